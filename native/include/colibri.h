@@ -1,0 +1,296 @@
+/* colibri.h - the engine's only public boundary.
+ *
+ * What it is: a C11 inference engine for transformer models whose routed experts may be placed in
+ * memory or on disk. The caller reads configs and headers, hands over one geometry struct and one
+ * table of tensors, and drives the engine in bounded steps.
+ * What it is not: it parses no JSON, reads no environment variable, never calls back, never exits.
+ *
+ * Contract shared by all functions
+ * - Status: every fallible function returns a colibri_status and, on failure, writes one English
+ *   sentence (what, where, what to do) into `err` (at most `err_len` bytes, always terminated; both
+ *   may be NULL/0). On failure out-parameters are set to NULL/0 and nothing else has changed.
+ * - Structs passed in start with `struct_size = sizeof(struct)`; a smaller size means the caller was
+ *   built against an older header and the missing fields take their defaults (0).
+ * - Threads: an engine and its sessions belong to ONE calling thread at a time, except
+ *   colibri_session_cancel, colibri_engine_snapshot and the pure functions (colibri_weight_*,
+ *   colibri_cpu_*, colibri_version), which may be called from any thread at any time while the
+ *   object is alive.
+ * - Numerics: for one engine (model, precision, kv type, instruction set) the logits of a token
+ *   depend only on the tokens before it. Threads, slice sizes, batch mates, expert placement and
+ *   the way the prompt was cut change speed, never a bit of the result.
+ * - Sizes are in bytes unless the name says otherwise; token positions and counts are in tokens.
+ */
+#ifndef COLIBRI_H
+#define COLIBRI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(COLIBRI_BUILD) && defined(__GNUC__)
+#define COLIBRI_API __attribute__((visibility("default")))
+#else
+#define COLIBRI_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* CFFI-BEGIN: everything up to CFFI-END is also what the Python binding declares. Keep it free of
+ * preprocessor lines and of expressions in array sizes. */
+
+typedef enum {
+    COLIBRI_OK = 0,
+    COLIBRI_ERROR_INVALID = 1,     /* an argument or option is out of range */
+    COLIBRI_ERROR_IO = 2,          /* a file could not be opened or read */
+    COLIBRI_ERROR_FORMAT = 3,      /* tensor table or geometry contradicts itself or the files */
+    COLIBRI_ERROR_MEMORY = 4,      /* an allocation failed or the budget would be exceeded */
+    COLIBRI_ERROR_CANCELLED = 5,   /* the session was cancelled; see colibri_session_cancel */
+    COLIBRI_ERROR_CONTEXT = 6,     /* the session has no room left for the token(s) */
+    COLIBRI_ERROR_NUMERIC = 7,     /* logits became non-finite; the message names layer and position */
+    COLIBRI_ERROR_UNSUPPORTED = 8  /* known, but not by this build or this processor */
+} colibri_status;
+
+/* Families: which graph runs. */
+typedef enum {
+    COLIBRI_FAMILY_LLAMA = 1,       /* dense GQA transformer (SmolLM2 and its like) */
+    COLIBRI_FAMILY_GLM_MOE_DSA = 2  /* GLM-5.x: MLA, DSA indexer, sigmoid-routed MoE */
+} colibri_family;
+
+/* How the numbers of a weight matrix [rows, cols] are stored. "Plain" = row-major as published;
+ * the same formats exist "packed" = interleaved for the kernels (colibri_weight_pack). */
+typedef enum {
+    COLIBRI_FORMAT_F32 = 1,
+    COLIBRI_FORMAT_BF16 = 2,
+    COLIBRI_FORMAT_F16 = 3,
+    COLIBRI_FORMAT_I8_ROW = 4,    /* int8; plain scales: f32[rows] in a second span */
+    COLIBRI_FORMAT_I4_ROW = 5,    /* nibble-8, low nibble = even column; row = ceil(cols/2) bytes; f32[rows] */
+    COLIBRI_FORMAT_I4_GROUP = 6,  /* same nibbles; f32[rows*ceil(cols/group)], group in 16 32 48 64 96 128 192 256 */
+    COLIBRI_FORMAT_FP8_BLOCK = 7, /* e4m3fn; f32[ceil(rows/128)*ceil(cols/128)] multiplied in */
+    COLIBRI_FORMAT_Q4_0 = 8,      /* GGUF block of 32: f16 d, 16 bytes (low nibble = first half); d*(q-8) */
+    COLIBRI_FORMAT_Q4_1 = 9,      /* GGUF block of 32: f16 d, f16 m, 16 bytes; d*q+m */
+    COLIBRI_FORMAT_Q8_0 = 10      /* GGUF block of 32: f16 d, 32 int8; d*q */
+} colibri_format;
+
+typedef enum {
+    COLIBRI_LAYOUT_PLAIN = 0,  /* row-major as published; scales (if any) in the scale span */
+    COLIBRI_LAYOUT_PACKED = 1  /* interleaved, scales inside; exactly colibri_weight_packed_bytes() long */
+} colibri_layout;
+
+/* One tensor of the table. `name` is the canonical Hugging Face name (model.layers.0....weight).
+ * Vectors have rows = 1. Untrusted: the engine checks every span against the file's real size and
+ * every byte count against format and shape, and refuses by name. */
+typedef struct {
+    const char *name;
+    int32_t format; /* colibri_format */
+    int32_t layout; /* colibri_layout */
+    int32_t group;  /* columns per scale, COLIBRI_FORMAT_I4_GROUP only, else 0 */
+    int32_t file;   /* index into the path list */
+    int64_t rows;
+    int64_t cols;
+    int64_t offset;
+    int64_t bytes;
+    int32_t scale_file; /* -1 = no scale span */
+    int32_t reserved;
+    int64_t scale_offset;
+    int64_t scale_bytes;
+} colibri_tensor;
+
+/* Shape of the model. Fields of the other family stay 0. */
+typedef struct {
+    uint32_t struct_size;
+    int32_t family; /* colibri_family */
+    int32_t n_layers;
+    int32_t hidden;
+    int32_t vocab;   /* rows of the embedding */
+    int32_t vocab_used; /* logits at and above this id are masked when sampling; 0 = vocab */
+    int32_t ffn;     /* width of a dense MLP */
+    int32_t n_heads;
+    int32_t n_kv_heads;
+    int32_t head_dim;
+    int32_t max_position; /* longest context the model was made for */
+    int32_t tied_embeddings;
+    float norm_eps;
+    float latent_eps; /* RMSNorm of the MLA latents (GLM: 1e-6) */
+    double rope_theta;
+    /* MLA */
+    int32_t q_lora;
+    int32_t kv_lora;
+    int32_t qk_nope;
+    int32_t qk_rope;
+    int32_t v_head;
+    /* DSA indexer; index_topk 0 = dense attention */
+    int32_t index_heads;
+    int32_t index_dim;
+    int32_t index_topk;
+    /* MoE */
+    int32_t n_experts;
+    int32_t experts_per_token;
+    int32_t n_shared_experts;
+    int32_t expert_ffn;
+    int32_t n_group;
+    int32_t topk_group;
+    int32_t norm_topk;
+    float routed_scale;
+    int32_t n_mtp_layers;
+    const uint8_t *layer_sparse;  /* [n_layers] 1 = routed experts, 0 = dense MLP; NULL = all dense */
+    const uint8_t *layer_indexer; /* [n_layers] 1 = own indexer, 0 = shares the selection below; NULL = none */
+} colibri_geometry;
+
+typedef enum {
+    COLIBRI_PRECISION_FAST = 0, /* weights as stored, int8 or bf16 activations, fast kernels */
+    COLIBRI_PRECISION_F32 = 1   /* reference: every weight dequantized, everything in f32 */
+} colibri_precision;
+
+typedef enum {
+    COLIBRI_KV_AUTO = 0, /* bf16 on the fast path, f32 on the reference path */
+    COLIBRI_KV_F32 = 1,  /* reference path only */
+    COLIBRI_KV_BF16 = 2
+} colibri_kv_type;
+
+typedef enum {
+    COLIBRI_ISA_AUTO = 0,
+    COLIBRI_ISA_BASELINE = 1, /* portable C (x86-64-v2 or plain AArch64) */
+    COLIBRI_ISA_AVX2 = 2,     /* AVX2 + FMA + F16C */
+    COLIBRI_ISA_AVX512 = 3,   /* AVX-512 F/BW/DQ/VL + VNNI + BF16 */
+    COLIBRI_ISA_NEON = 4      /* AArch64 Advanced SIMD + dot product */
+} colibri_isa;
+
+typedef struct {
+    uint32_t struct_size;
+    int32_t precision;     /* colibri_precision */
+    int32_t kv_type;       /* colibri_kv_type */
+    int32_t isa;           /* colibri_isa; one the processor lacks is COLIBRI_ERROR_UNSUPPORTED */
+    int32_t threads;       /* 0 = one per usable core */
+    int32_t pin_threads;   /* 1 = pin workers to cores */
+    int32_t context;       /* most tokens a session may hold; 0 = max_position */
+    int32_t prefill_chunk; /* tokens computed together in prefill; 0 = engine's choice */
+    int64_t memory_budget; /* most bytes the engine may hold (weights, KV, scratch); 0 = no limit */
+    int32_t fault;         /* tests only: plants a numbered fault, see src/fault.h; 0 = none */
+    int32_t reserved;
+} colibri_engine_options;
+
+typedef struct colibri_engine colibri_engine;
+typedef struct colibri_session colibri_session;
+
+/* Counters; monotonic unless named otherwise. Filled without stopping the engine. */
+typedef struct {
+    uint32_t struct_size;
+    int32_t isa; /* colibri_isa in use */
+    int32_t precision;
+    int32_t kv_type;
+    int32_t threads;
+    int32_t context;
+    int32_t sparse_attention; /* 1 = DSA indexer present and used */
+    int32_t has_mtp;          /* 1 = MTP weights recognised */
+    int32_t sessions;         /* open now */
+    int32_t reserved;
+    int64_t weight_bytes;     /* resident now */
+    int64_t expert_bytes;     /* part of weight_bytes held by routed experts */
+    int64_t kv_bytes;         /* allocated now */
+    int64_t kv_bytes_per_token; /* exact semantic size over all layers */
+    int64_t scratch_bytes;
+    int64_t progress; /* grows with every layer computed: stands still only if the engine is stuck */
+    int64_t prompt_tokens;
+    int64_t decoded_tokens;
+    int64_t expert_lookups;
+    int64_t expert_misses;
+    int64_t expert_bytes_read;
+} colibri_engine_snapshot_t;
+
+/* Sampling parameters of one call. The random draw depends only on (seed, position of the new
+ * token), so a restart or other requests beside this one do not change the text. */
+typedef struct {
+    uint32_t struct_size;
+    float temperature; /* 0 = greedy (lowest id wins a tie) */
+    float top_p;       /* (0, 1]; 1 = off */
+    int32_t reserved;
+    uint64_t seed;
+    const uint32_t *mask; /* bit i of word i/32 set = token i allowed; NULL = all; ceil(vocab/32) words */
+} colibri_sampling;
+
+/* Progress of a prefill after a step. */
+typedef struct {
+    int32_t finished; /* 1 = all tokens are in the session and its logits are those of the last one */
+    int32_t tokens_done;
+    int32_t tokens_total;
+    int32_t layer;    /* layers finished in the current chunk */
+    int32_t n_layers;
+} colibri_prefill_progress;
+
+const char *colibri_version(void);
+int32_t colibri_abi(void); /* grows with every incompatible change of this header */
+const char *colibri_status_name(int32_t status);
+
+/* Best instruction set of this processor (never COLIBRI_ISA_AUTO), and whether one is usable. */
+int32_t colibri_cpu_best_isa(void);
+int32_t colibri_cpu_has_isa(int32_t isa);
+const char *colibri_isa_name(int32_t isa);
+
+/* Bytes of a matrix in the plain layout (data and scale span) and in the packed layout.
+ * Negative = the combination is invalid or overflows. */
+int64_t colibri_weight_plain_bytes(int32_t format, int64_t rows, int64_t cols);
+int64_t colibri_weight_scale_bytes(int32_t format, int32_t group, int64_t rows, int64_t cols);
+int64_t colibri_weight_packed_bytes(int32_t format, int32_t group, int64_t rows, int64_t cols);
+/* Plain -> packed, lossless. `scales` may be NULL where the format has none. `out` holds
+ * colibri_weight_packed_bytes(). Fails only on invalid sizes. */
+int32_t colibri_weight_pack(int32_t format, int32_t group, int64_t rows, int64_t cols, const void *data,
+                            int64_t data_bytes, const void *scales, int64_t scale_bytes, void *out,
+                            int64_t out_bytes, char *err, size_t err_len);
+/* Packed -> f32 [rows, cols]: what every kernel computes with, dequantized exactly. */
+int32_t colibri_weight_unpack(int32_t format, int32_t group, int64_t rows, int64_t cols, const void *packed,
+                              int64_t packed_bytes, float *out, char *err, size_t err_len);
+
+/* Opens the files, checks the table, loads what is resident. Everything passed in may be freed
+ * afterwards. `paths` are UTF-8. */
+int32_t colibri_engine_open(const colibri_engine_options *options, const colibri_geometry *geometry,
+                            const char *const *paths, int32_t n_paths, const colibri_tensor *tensors,
+                            int64_t n_tensors, colibri_engine **out, char *err, size_t err_len);
+/* Bytes that opening would hold, and KV bytes per token, without reading any data. */
+int32_t colibri_engine_plan(const colibri_engine_options *options, const colibri_geometry *geometry,
+                            const colibri_tensor *tensors, int64_t n_tensors, int64_t *weight_bytes,
+                            int64_t *kv_bytes_per_token, char *err, size_t err_len);
+/* All sessions must be closed first; NULL is allowed. */
+void colibri_engine_close(colibri_engine *engine);
+void colibri_engine_snapshot(const colibri_engine *engine, colibri_engine_snapshot_t *out);
+
+int32_t colibri_session_create(colibri_engine *engine, colibri_session **out, char *err, size_t err_len);
+void colibri_session_close(colibri_session *session);
+/* Tokens held. */
+int32_t colibri_session_length(const colibri_session *session);
+/* Copies up to `n` token ids from the start of the history; returns the number copied. */
+int32_t colibri_session_tokens(const colibri_session *session, int32_t *out, int32_t n);
+/* Drops everything from position `length` on (0 empties it) and any unfinished prefill. The logits
+ * are gone until the next token. Refused if length is larger than what is held. */
+int32_t colibri_session_truncate(colibri_session *session, int32_t length, char *err, size_t err_len);
+
+/* Announces tokens to append. `logits` is NULL, or f32 [n, vocab] that receives the logits of every
+ * token (must stay valid until the prefill has finished). Ids outside the vocabulary are refused. */
+int32_t colibri_prefill_start(colibri_session *session, const int32_t *tokens, int32_t n, float *logits,
+                              char *err, size_t err_len);
+/* One slice: returns after the first layer boundary at which `max_ms` have passed (0 = to the end).
+ * COLIBRI_ERROR_CANCELLED keeps what is finished: tokens_done tells how much the session holds. */
+int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_prefill_progress *progress,
+                             char *err, size_t err_len);
+
+/* One decode step: appends tokens[i] to sessions[i] (all different, none in prefill) and computes
+ * the logits of each. All or nothing. */
+int32_t colibri_decode(colibri_session *const *sessions, const int32_t *tokens, int32_t n, char *err,
+                       size_t err_len);
+/* Samples from the session's current logits; does not append. */
+int32_t colibri_session_sample(colibri_session *session, const colibri_sampling *sampling, int32_t *token,
+                               char *err, size_t err_len);
+/* Copies the current logits, f32 [vocab]. */
+int32_t colibri_session_logits(const colibri_session *session, float *out, int32_t n, char *err,
+                               size_t err_len);
+
+/* Any thread. The running or next prefill step of this session returns COLIBRI_ERROR_CANCELLED at
+ * its next layer boundary; the flag is then cleared. */
+void colibri_session_cancel(colibri_session *session);
+
+/* CFFI-END */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

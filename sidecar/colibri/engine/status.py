@@ -1,0 +1,58 @@
+"""The engine's status codes as Python exceptions.
+
+For: everyone who calls the engine or speaks of its failures; imports without the compiled extension.
+Not for: errors of the HTTP side or of model files, which have their own types.
+
+    EngineError            code + one sentence from the engine: what, where, what to do
+      EngineCancelled      a prefill was cancelled; carries how far it came
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+
+class Status(IntEnum):
+    """`colibri_status` of the header."""
+
+    OK = 0
+    INVALID = 1
+    IO = 2
+    FORMAT = 3
+    MEMORY = 4
+    CANCELLED = 5
+    CONTEXT = 6
+    NUMERIC = 7
+    UNSUPPORTED = 8
+
+
+class PrefillProgress(msgspec.Struct, frozen=True):
+    """Where a prefill stands after a step: tokens of this prefill, layers of the current chunk."""
+
+    finished: bool
+    tokens_done: int
+    tokens_total: int
+    layer: int
+    n_layers: int
+
+
+class EngineError(Exception):
+    """The engine refused or failed; nothing has changed except as its message says.
+
+    `code` is a `Status`, `message` the engine's English sentence.
+    """
+
+    def __init__(self, code: Status, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class EngineCancelled(EngineError):
+    """A prefill step was cancelled. `progress` tells how many tokens the session now holds."""
+
+    def __init__(self, message: str, progress: PrefillProgress) -> None:
+        super().__init__(Status.CANCELLED, message)
+        self.progress = progress
