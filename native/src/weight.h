@@ -7,7 +7,8 @@
  *   segment 0 | scales of segment 0 | segment 1 | scales of segment 1 | ... | row scales (if any)
  *
  * and within a segment "32-bit lanes are rows": 4 bytes = consecutive columns of one row.
- *   8-bit  : seg/4 steps of [32 rows][4 columns]
+ *   8-bit  : seg/4 steps of [32 rows][4 columns]; fp8 stores columns 0 2 1 3, so that widening the
+ *            even and the odd bytes to 16 bits yields the column pairs (0,1) and (2,3)
  *   4-bit  : seg/8 steps of [32 rows][4 columns]; low nibble = column 4*step+b, high = seg/2 + 4*step+b
  *   16-bit : seg/2 steps of [32 rows][2 columns]
  *   32-bit : seg steps of [32 rows]
