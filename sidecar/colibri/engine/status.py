@@ -1,7 +1,7 @@
 """The engine's status codes as Python exceptions.
 
-For: everyone who calls the engine or speaks of its failures; imports without the compiled extension.
-Not for: errors of the HTTP side or of model files, which have their own types.
+For: everyone who calls the engine or speaks of its failures; imports without the compiled
+extension. Not for: errors of the HTTP side or of model files, which have their own types.
 
     EngineError            code + one sentence from the engine: what, where, what to do
       EngineCancelled      a prefill was cancelled; carries how far it came

@@ -1,9 +1,9 @@
 """What Python hands to the engine: one geometry, one table of tensors, one set of options.
 
-For: model loading (`colibri.models`) fills these, `colibri.engine.ffi` turns them into the C structs of
-`colibri.h`. Field names, meanings and defaults are those of the header; nothing is computed here.
-Not for: reading files, guessing formats (that is the models package) or talking to C.
-Threads: every value is immutable and may be shared freely.
+For: model loading (`colibri.models`) fills these, `colibri.engine.ffi` turns them into the C
+structs of `colibri.h`. Field names, meanings and defaults are those of the header; nothing is
+computed here. Not for: reading files, guessing formats (that is the models package) or talking to
+C. Threads: every value is immutable and may be shared freely.
 
 The enums repeat the header's numbers so that this module imports without the compiled extension; a
 test compares each of them with the extension's constants.
@@ -73,8 +73,8 @@ class Isa(IntEnum):
 class Tensor(msgspec.Struct, frozen=True):
     """One tensor of the table: where its bytes are and what they mean.
 
-    `file` and `scale_file` index the path list given to the engine; `scale_file` -1 means that there
-    is no scale span. A vector has `rows` = 1. `group` is the number of columns per scale
+    `file` and `scale_file` index the path list given to the engine; `scale_file` -1 means that
+    there is no scale span. A vector has `rows` = 1. `group` is the number of columns per scale
     (`Format.I4_GROUP` only, else 0). Offsets and sizes are in bytes from the start of the file.
     """
 
@@ -95,8 +95,8 @@ class Tensor(msgspec.Struct, frozen=True):
 class Geometry(msgspec.Struct, frozen=True, kw_only=True):
     """Shape of the model (`colibri_geometry`). Fields of the other family stay 0.
 
-    `layer_sparse` and `layer_indexer` hold one byte (0 or 1) per layer; empty means NULL: all layers
-    dense, and no indexer at all.
+    `layer_sparse` and `layer_indexer` hold one byte (0 or 1) per layer; empty means NULL: all
+    layers dense, and no indexer at all.
     """
 
     family: int
@@ -155,8 +155,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How to draw the next token (`colibri_sampling`). Temperature 0 is greedy, `top_p` 1 is off.
 
-    `mask` is empty (every token allowed) or holds ceil(vocab / 32) little-endian 32-bit words in which
-    bit i % 32 of word i // 32 allows token i.
+    `mask` is empty (every token allowed) or holds ceil(vocab / 32) little-endian 32-bit words in
+    which bit i % 32 of word i // 32 allows token i.
     """
 
     temperature: float = 0.0

@@ -1,0 +1,592 @@
+"""Thin typed wrapper over the compiled engine (`native/include/colibri.h`).
+
+For: the engine worker, one-shot commands and tests. It turns immutable Python values into C
+structs, status codes into `EngineError`, and owns the handles. Not for: policy. No scheduling, no
+retries, no text; HTTP code never imports it.
+
+Ownership: an `Engine` owns its sessions and closes them when it is closed. Both are context
+managers; an engine that is dropped unclosed is closed with a `ResourceWarning`. Use after close
+raises `EngineError` (INVALID). The engine copies everything it is given, except the logits buffer
+of `Session.prefill_start`, which the session keeps alive until the prefill ends.
+
+Threads: as in the header, one thread at a time drives an engine and its sessions; `Session.cancel`
+and `Engine.snapshot` may be called from any thread, also while `close` runs elsewhere. Every call
+releases the interpreter lock while the engine computes.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from colibri.engine.status import EngineCancelled, EngineError, PrefillProgress, Status
+from colibri.engine.table import EngineOptions, Geometry, Isa, Sampling, Tensor
+
+try:
+    from colibri.engine._colibri import ffi, lib
+except ImportError as error:
+    raise ImportError(
+        f"the engine's compiled extension cannot be loaded ({error}); build it with `make setup`"
+    ) from error
+
+__all__ = [
+    "Engine",
+    "EngineCancelled",
+    "EngineError",
+    "Plan",
+    "PrefillProgress",
+    "Session",
+    "Snapshot",
+    "Status",
+    "best_isa",
+    "has_isa",
+    "isa_name",
+    "plan",
+    "version",
+    "weight_pack",
+    "weight_packed_bytes",
+    "weight_unpack",
+]
+
+Floats: TypeAlias = NDArray[np.float32]
+Tokens: TypeAlias = Sequence[int] | NDArray[np.int32]
+Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
+
+ERROR_BYTES = 1024  # longest sentence kept from the engine
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Counters of an engine (`colibri_engine_snapshot_t`): sizes in bytes, the rest counts."""
+
+    isa: int
+    precision: int
+    kv_type: int
+    threads: int
+    context: int
+    sparse_attention: int
+    has_mtp: int
+    sessions: int
+    weight_bytes: int
+    expert_bytes: int
+    kv_bytes: int
+    kv_bytes_per_token: int
+    scratch_bytes: int
+    progress: int
+    prompt_tokens: int
+    decoded_tokens: int
+    expert_lookups: int
+    expert_misses: int
+    expert_bytes_read: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What opening an engine would hold, in bytes."""
+
+    weight_bytes: int
+    kv_bytes_per_token: int
+
+
+# ---- values into C -------------------------------------------------------------------------------
+
+
+class _Call:
+    """Error buffer of one call; `check` turns a status into an exception."""
+
+    def __init__(self) -> None:
+        self.text = ffi.new("char[]", ERROR_BYTES)
+        self.len = ERROR_BYTES
+
+    def message(self) -> str:
+        return bytes(ffi.string(self.text)).decode("utf-8", "replace")
+
+    def check(self, status: int) -> None:
+        if status != Status.OK:
+            raise EngineError(Status(status), self.message())
+
+
+def _closed(what: str) -> EngineError:
+    return EngineError(Status.INVALID, f"this {what} is closed; open a new one")
+
+
+def _fill(struct: Any, value: msgspec.Struct, skip: frozenset[str] = frozenset()) -> Any:
+    """Copies the fields of a Python struct into the C struct of the same field names."""
+    struct.struct_size = ffi.sizeof(ffi.typeof(struct).item)
+    for name in value.__struct_fields__:
+        if name not in skip:
+            try:
+                setattr(struct, name, getattr(value, name))
+            except (OverflowError, TypeError) as error:
+                kind = type(value).__name__
+                raise EngineError(Status.INVALID, f"{kind}.{name}: {error}") from None
+    return struct
+
+
+class _Inputs:
+    """The C side of options, geometry and table, with all that they point to kept alive."""
+
+    _LAYERS = frozenset({"layer_sparse", "layer_indexer"})
+
+    def __init__(
+        self, geometry: Geometry, tensors: Sequence[Tensor], options: EngineOptions
+    ) -> None:
+        self.options = _fill(ffi.new("colibri_engine_options *"), options)
+        self.geometry = _fill(ffi.new("colibri_geometry *"), geometry, self._LAYERS)
+        self._layers = {}
+        for name in self._LAYERS:
+            flags: bytes = getattr(geometry, name)
+            if flags and len(flags) != geometry.n_layers:
+                raise EngineError(
+                    Status.INVALID,
+                    f"Geometry.{name} has {len(flags)} entries for {geometry.n_layers} layers; "
+                    "give one byte per layer or none",
+                )
+            if flags:
+                self._layers[name] = ffi.from_buffer("uint8_t[]", flags)
+                setattr(self.geometry, name, self._layers[name])
+        self.n_tensors = len(tensors)
+        self._names, self._rows = _tensor_rows(tensors)
+        self.tensors = ffi.from_buffer("colibri_tensor[]", self._rows)
+
+
+def _tensor_dtype() -> np.dtype[Any]:
+    """numpy's view of `colibri_tensor`, laid out as the compiler did it."""
+    struct = ffi.typeof("colibri_tensor")
+    numpy_type = {"int32_t": "i4", "int64_t": "i8", "char const *": "u8"}
+    names, formats, offsets = [], [], []
+    for name, field in struct.fields:
+        names.append(name)
+        formats.append(numpy_type[field.type.cname])
+        offsets.append(field.offset)
+    return np.dtype(
+        {
+            "names": names,
+            "formats": formats,
+            "offsets": offsets,
+            "itemsize": ffi.sizeof(struct),
+        }
+    )
+
+
+def _tensor_rows(tensors: Sequence[Tensor]) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    """The table as an array of C structs, and the names that it points into.
+
+    Built column by column: a published model has 118,000 entries, and one Python assignment per
+    field would take seconds.
+    """
+    encoded = [tensor.name.encode("utf-8", "surrogatepass") for tensor in tensors]
+    for name in encoded:
+        if b"\0" in name:
+            raise EngineError(
+                Status.FORMAT, f"tensor name {name!r} holds a NUL byte; refuse the file"
+            )
+    blob = np.frombuffer(b"\0".join(encoded) + b"\0", dtype=np.uint8)
+    lengths = np.fromiter((len(name) + 1 for name in encoded), np.uint64, len(encoded))
+    rows: NDArray[Any] = np.zeros(len(tensors), dtype=_tensor_dtype())
+    rows["name"] = np.uint64(blob.ctypes.data) + np.cumsum(lengths, dtype=np.uint64) - lengths
+    for field in Tensor.__struct_fields__[1:]:
+        values = [getattr(tensor, field) for tensor in tensors]
+        try:
+            rows[field] = np.array(values, dtype=rows.dtype[field])
+        except (OverflowError, TypeError, ValueError):
+            limit = 8 * rows.dtype[field].itemsize
+            raise EngineError(
+                Status.FORMAT,
+                f"tensor {_first_unfit(tensors, field, limit)}: {field} is no whole number of "
+                f"{limit} bits; the file that names it is damaged",
+            ) from None
+    return blob, rows
+
+
+def _first_unfit(tensors: Sequence[Tensor], field: str, bits: int) -> str:
+    bound = 1 << (bits - 1)
+    for tensor in tensors:
+        value = getattr(tensor, field)
+        if not isinstance(value, int) or not -bound <= value < bound:
+            return tensor.name
+    return "?"
+
+
+def _int32(tokens: Tokens) -> NDArray[np.int32]:
+    """Token ids as a contiguous int32 array; ids that do not fit are refused, never wrapped."""
+    if isinstance(tokens, np.ndarray) and tokens.dtype != np.int32:
+        tokens = tokens.tolist()
+    try:
+        return np.ascontiguousarray(np.array(tokens, dtype=np.int32).reshape(-1))
+    except (OverflowError, TypeError, ValueError):
+        raise EngineError(Status.INVALID, "token ids must be whole numbers below 2^31") from None
+
+
+def _float_buffer(array: Floats, shape: tuple[int, ...], what: str) -> Any:
+    """C view of an f32 array, refused unless the engine may write exactly `shape` into it."""
+    fits = array.dtype == np.float32 and array.shape == shape and array.flags.c_contiguous
+    if not (fits and array.flags.writeable):
+        raise EngineError(
+            Status.INVALID, f"{what} must be a writable contiguous float32 array of shape {shape}"
+        )
+    return ffi.from_buffer("float[]", array)
+
+
+# ---- engine --------------------------------------------------------------------------------------
+
+
+def plan(
+    geometry: Geometry, tensors: Sequence[Tensor], options: EngineOptions | None = None
+) -> Plan:
+    """Bytes that opening would hold, without reading any data. Any thread."""
+    inputs = _Inputs(geometry, tensors, options or EngineOptions())
+    weight_bytes, kv_bytes = ffi.new("int64_t *"), ffi.new("int64_t *")
+    call = _Call()
+    call.check(
+        lib.colibri_engine_plan(
+            inputs.options,
+            inputs.geometry,
+            inputs.tensors,
+            inputs.n_tensors,
+            weight_bytes,
+            kv_bytes,
+            call.text,
+            call.len,
+        )
+    )
+    return Plan(weight_bytes[0], kv_bytes[0])
+
+
+class Engine:
+    """A loaded model. See the module's text for ownership and threads.
+
+    Opening reads every resident weight; it raises `EngineError` with the file or tensor at fault.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        geometry: Geometry,
+        tensors: Sequence[Tensor],
+        options: EngineOptions | None = None,
+    ) -> None:
+        self._handle: Any = ffi.NULL
+        self._lock = threading.Lock()  # guards the life of every handle, not the engine's work
+        self._sessions: set[Session] = set()
+        self.vocab = geometry.vocab
+        inputs = _Inputs(geometry, tensors, options or EngineOptions())
+        encoded = [
+            ffi.new("char[]", str(path).encode("utf-8", "surrogateescape")) for path in paths
+        ]
+        out = ffi.new("colibri_engine **")
+        call = _Call()
+        call.check(
+            lib.colibri_engine_open(
+                inputs.options,
+                inputs.geometry,
+                ffi.new("const char *[]", encoded),
+                len(encoded),
+                inputs.tensors,
+                inputs.n_tensors,
+                out,
+                call.text,
+                call.len,
+            )
+        )
+        self._handle = out[0]
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._handle == ffi.NULL)
+
+    def _alive(self) -> Any:
+        if self._handle == ffi.NULL:
+            raise _closed("engine")
+        return self._handle
+
+    def session(self) -> Session:
+        """A new, empty session."""
+        out = ffi.new("colibri_session **")
+        call = _Call()
+        call.check(lib.colibri_session_create(self._alive(), out, call.text, call.len))
+        session = Session(self, out[0])
+        self._sessions.add(session)
+        return session
+
+    def decode(self, sessions: Sequence[Session], tokens: Tokens) -> None:
+        """Appends `tokens[i]` to `sessions[i]` and computes each one's logits: all or nothing."""
+        ids = _int32(tokens)
+        if len(sessions) != len(ids):
+            raise EngineError(
+                Status.INVALID,
+                f"decode got {len(sessions)} sessions and {len(ids)} tokens; give one token each",
+            )
+        self._alive()
+        if any(session.engine is not self for session in sessions):
+            raise EngineError(Status.INVALID, "a session belongs to another engine")
+        handles = ffi.new("colibri_session *[]", [session._alive() for session in sessions])
+        call = _Call()
+        call.check(
+            lib.colibri_decode(
+                handles, ffi.from_buffer("int32_t[]", ids), len(ids), call.text, call.len
+            )
+        )
+
+    def snapshot(self) -> Snapshot:
+        """Counters now. Any thread."""
+        raw = ffi.new("colibri_engine_snapshot_t *")
+        raw.struct_size = ffi.sizeof("colibri_engine_snapshot_t")
+        with self._lock:
+            lib.colibri_engine_snapshot(self._alive(), raw)
+        return Snapshot(*(getattr(raw, name) for name in Snapshot.__struct_fields__))
+
+    def close(self) -> None:
+        """Closes the sessions, then frees the model. Calling it again does nothing."""
+        for session in tuple(self._sessions):
+            session.close()
+        with self._lock:
+            handle, self._handle = self._handle, ffi.NULL
+            lib.colibri_engine_close(handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", ffi.NULL) != ffi.NULL:
+            warnings.warn("an engine was dropped without close()", ResourceWarning, stacklevel=2)
+            self.close()
+
+
+class Session:
+    """One token history with its keys and values; made by `Engine.session`."""
+
+    def __init__(self, engine: Engine, handle: Any) -> None:
+        self.engine = engine
+        self._handle = handle
+        self._logits: Floats | None = None  # written by the engine until the prefill ends
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._handle == ffi.NULL)
+
+    def _alive(self) -> Any:
+        if self._handle == ffi.NULL:
+            raise _closed("session")
+        return self._handle
+
+    def __len__(self) -> int:
+        """Tokens held."""
+        return int(lib.colibri_session_length(self._alive()))
+
+    def tokens(self) -> NDArray[np.int32]:
+        """A copy of the token history, int32 [length]."""
+        out = np.empty(len(self), dtype=np.int32)
+        copied = lib.colibri_session_tokens(
+            self._alive(), ffi.from_buffer("int32_t[]", out), len(out)
+        )
+        return out[:copied]
+
+    def truncate(self, length: int) -> None:
+        """Drops everything from position `length` on and any unfinished prefill."""
+        call = _Call()
+        call.check(lib.colibri_session_truncate(self._alive(), length, call.text, call.len))
+        self._logits = None
+
+    def prefill_start(self, tokens: Tokens, logits: Floats | None = None) -> None:
+        """Announces tokens to append.
+
+        `logits`, if given, is a float32 array [n, vocab] that receives the logits of every token;
+        it is complete when `prefill_step` reports `finished`.
+        """
+        ids = _int32(tokens)
+        target = ffi.NULL
+        if logits is not None:
+            target = _float_buffer(logits, (len(ids), self.engine.vocab), "logits")
+        call = _Call()
+        call.check(
+            lib.colibri_prefill_start(
+                self._alive(),
+                ffi.from_buffer("int32_t[]", ids),
+                len(ids),
+                target,
+                call.text,
+                call.len,
+            )
+        )
+        self._logits = logits
+
+    def prefill_step(self, max_ms: int = 0) -> PrefillProgress:
+        """Runs one slice: to the first layer boundary after `max_ms`, or to the end when 0.
+
+        Raises `EngineCancelled`, with the progress kept, if the session was cancelled.
+        """
+        raw = ffi.new("colibri_prefill_progress *")
+        call = _Call()
+        status = lib.colibri_prefill_step(self._alive(), max_ms, raw, call.text, call.len)
+        if status not in (Status.OK, Status.CANCELLED):
+            call.check(status)
+        progress = PrefillProgress(
+            bool(raw.finished), raw.tokens_done, raw.tokens_total, raw.layer, raw.n_layers
+        )
+        if status == Status.CANCELLED:
+            self._logits = None
+            raise EngineCancelled(call.message(), progress)
+        if progress.finished:
+            self._logits = None
+        return progress
+
+    def prefill(self, tokens: Tokens, logits: Floats | None = None) -> None:
+        """Appends all tokens in one go."""
+        self.prefill_start(tokens, logits)
+        while not self.prefill_step().finished:
+            pass
+
+    def sample(self, sampling: Sampling | None = None) -> int:
+        """Draws a token from the current logits; does not append it."""
+        sampling = sampling or Sampling()
+        raw = _fill(ffi.new("colibri_sampling *"), sampling, frozenset({"mask"}))
+        mask = None
+        if sampling.mask:
+            words = (self.engine.vocab + 31) // 32
+            if len(sampling.mask) != 4 * words:
+                raise EngineError(
+                    Status.INVALID,
+                    f"the mask has {len(sampling.mask)} bytes; this vocabulary needs {4 * words}",
+                )
+            mask = np.frombuffer(sampling.mask, dtype="<u4").astype(np.uint32)
+            raw.mask = ffi.from_buffer("uint32_t[]", mask)
+        token = ffi.new("int32_t *")
+        call = _Call()
+        call.check(lib.colibri_session_sample(self._alive(), raw, token, call.text, call.len))
+        return int(token[0])
+
+    def logits(self, out: Floats | None = None) -> Floats:
+        """The current logits, float32 [vocab], written into `out` if given."""
+        if out is None:
+            out = np.empty(self.engine.vocab, dtype=np.float32)
+        target = _float_buffer(out, (self.engine.vocab,), "out")
+        call = _Call()
+        call.check(lib.colibri_session_logits(self._alive(), target, len(out), call.text, call.len))
+        return out
+
+    def cancel(self) -> None:
+        """Makes the running or next prefill step stop. Any thread; does nothing once closed."""
+        with self.engine._lock:
+            if self._handle != ffi.NULL:
+                lib.colibri_session_cancel(self._handle)
+
+    def close(self) -> None:
+        """Frees the session. Calling it again does nothing."""
+        with self.engine._lock:
+            handle, self._handle = self._handle, ffi.NULL
+            if handle != ffi.NULL:
+                lib.colibri_session_close(handle)
+        self._logits = None
+        self.engine._sessions.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+# ---- pure functions (any thread) -----------------------------------------------------------------
+
+
+def version() -> str:
+    """Version of the compiled engine."""
+    return bytes(ffi.string(lib.colibri_version())).decode()
+
+
+def best_isa() -> Isa:
+    """The fastest instruction set that this processor and this build have."""
+    return Isa(lib.colibri_cpu_best_isa())
+
+
+def has_isa(isa: int) -> bool:
+    """Whether this processor and this build can run `isa`."""
+    return bool(lib.colibri_cpu_has_isa(isa))
+
+
+def isa_name(isa: int) -> str:
+    return bytes(ffi.string(lib.colibri_isa_name(isa))).decode()
+
+
+def weight_packed_bytes(format: int, group: int, rows: int, cols: int) -> int:
+    """Bytes of a matrix in the packed layout; raises on an invalid combination."""
+    size = int(lib.colibri_weight_packed_bytes(format, group, rows, cols))
+    if size < 0:
+        raise EngineError(
+            Status.INVALID,
+            f"no packed layout for format {format}, group {group}, shape [{rows}, {cols}]",
+        )
+    return size
+
+
+def weight_pack(
+    format: int,
+    group: int,
+    rows: int,
+    cols: int,
+    data: Buffer,
+    scales: Buffer | None = None,
+    out: NDArray[np.uint8] | None = None,
+) -> NDArray[np.uint8]:
+    """Plain layout to packed layout, lossless: uint8 [`weight_packed_bytes`], in `out` if given."""
+    size = weight_packed_bytes(format, group, rows, cols)
+    if out is None:
+        out = np.empty(size, dtype=np.uint8)
+    source = ffi.from_buffer(data)
+    scale = ffi.NULL if scales is None else ffi.from_buffer(scales)
+    call = _Call()
+    call.check(
+        lib.colibri_weight_pack(
+            format,
+            group,
+            rows,
+            cols,
+            source,
+            len(source),
+            scale,
+            0 if scales is None else len(scale),
+            ffi.from_buffer(out, require_writable=True),
+            out.nbytes,
+            call.text,
+            call.len,
+        )
+    )
+    return out
+
+
+def weight_unpack(
+    format: int, group: int, rows: int, cols: int, packed: Buffer, out: Floats | None = None
+) -> Floats:
+    """Packed layout to float32 [rows, cols], dequantized exactly, in `out` if given."""
+    weight_packed_bytes(format, group, rows, cols)  # refuses absurd shapes before allocating
+    if out is None:
+        out = np.empty((rows, cols), dtype=np.float32)
+    target = _float_buffer(out, (rows, cols), "out")
+    source = ffi.from_buffer(packed)
+    call = _Call()
+    call.check(
+        lib.colibri_weight_unpack(
+            format, group, rows, cols, source, len(source), target, call.text, call.len
+        )
+    )
+    return out
