@@ -22,10 +22,14 @@
 #define CLB_LINEAR_ROWMAJOR_ALIGN 1
 #define CLB_LINEAR_TILED_ALIGN 12
 
-CLB_DECLARE_LINEAR(reference); /* F32 weights only */
+CLB_DECLARE_LINEAR(ref); /* F32 weights only */
 CLB_DECLARE_LINEAR(baseline);
+#if defined(__x86_64__)
 CLB_DECLARE_LINEAR(avx2);
 CLB_DECLARE_LINEAR(avx512);
+#endif
+#if defined(__aarch64__)
 CLB_DECLARE_LINEAR(neon);
+#endif
 
 #endif

@@ -14,13 +14,13 @@
 
 #define ROWS CLB_BLOCK_ROWS
 
-int64_t clb_linear_reference_act_bytes(int32_t kind, int32_t cols, int32_t n)
+int64_t clb_linear_ref_act_bytes(int32_t kind, int32_t cols, int32_t n)
 {
     (void)kind;
     return (int64_t)n * cols * 4;
 }
 
-void clb_linear_reference_act_prepare(int32_t kind, int32_t cols, int32_t n, const float *x, int64_t ldx,
+void clb_linear_ref_act_prepare(int32_t kind, int32_t cols, int32_t n, const float *x, int64_t ldx,
                                       const int32_t *index, void *out, int32_t t0, int32_t t1)
 {
     (void)kind;
@@ -38,7 +38,7 @@ static void store(const float *sum, float *y, int32_t live, int32_t flags)
         y[r] = flags & CLB_LINEAR_ADD ? y[r] + sum[r] : sum[r];
 }
 
-void clb_linear_reference_linear(const clb_weight *w, const void *act, int32_t n, int32_t t0, int32_t t1, float *y,
+void clb_linear_ref_linear(const clb_weight *w, const void *act, int32_t n, int32_t t0, int32_t t1, float *y,
                                  int64_t ldy, int32_t block0, int32_t block1, int32_t flags)
 {
     const float *x = act;
