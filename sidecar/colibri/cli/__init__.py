@@ -1,0 +1,107 @@
+"""The command `coli`.
+
+For: a person at a terminal and scripts; data goes to stdout, words for people to stderr. Not for:
+any work of its own: every subcommand lives in its module and is imported only when it runs, which
+keeps
+`import colibri.cli` and `coli --help` quick.
+Exit codes: 0 ok, 1 failure, 2 usage, 3 model not found, 4 model or engine, 5 out of resources, 6
+network, 7 integrity, 130 interrupted (see `colibri.errors`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import NoReturn
+
+import click
+
+from colibri import __version__
+from colibri.errors import ColibriError
+
+INTERRUPTED = 130
+
+# name: (module:command, one line of help). The help stands here so that listing imports nothing.
+COMMANDS = {
+    "serve": ("colibri.cli.serve:serve", "Serve a model over HTTP (OpenAI-compatible)."),
+    "models": ("colibri.cli.models:models", "List and inspect installed models."),
+    "convert": ("colibri.cli.convert:convert", "Convert a model to Colibri's packed container."),
+    "config": ("colibri.cli.config:config", "Show settings and where they come from."),
+}
+
+
+class _LazyGroup(click.Group):
+    """A group that imports a subcommand when it is called, not when it is listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="coli")
+def coli() -> None:
+    """Run large Mixture-of-Experts models on the computer you already own."""
+
+
+def prepare_streams() -> None:
+    """Makes printing safe everywhere: no stream becomes the null device, no character raises.
+
+    A windowed bundle has no stdout and stderr at all; a legacy console has an encoding without
+    arrows.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+
+
+def report(error: ColibriError) -> None:
+    """Prints an error for people: what, where, what to do."""
+    where = f"{error.where}: " if error.where else ""
+    click.echo(f"Error: {where}{error.message}", err=True)
+    if error.hint:
+        click.echo(f"Hint: {error.hint}", err=True)
+
+
+def run(command: click.Command, prog_name: str, arguments: Sequence[str] | None = None) -> int:
+    """Runs a click command and returns its exit code; never raises for what a user did."""
+    prepare_streams()
+    try:
+        result = command.main(args=arguments, prog_name=prog_name, standalone_mode=False)
+    except click.exceptions.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except ColibriError as error:
+        report(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left (`coli models | head`): nothing to tell, nobody to tell it
+        # to.
+        sys.stdout = None
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def main() -> NoReturn:
+    """Console script `coli`."""
+    sys.exit(run(coli, "coli"))

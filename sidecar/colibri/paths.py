@@ -1,0 +1,64 @@
+"""Where Colibri keeps its files, the same for every command.
+
+For: everyone who reads or writes a file of ours. Not for: model folders that a user names by path.
+`COLIBRI_HOME` moves everything below one folder (portable installs, tests); `COLIBRI_MODELS_DIR`
+moves the models alone, because they are what does not fit on the system drive. Nothing is created
+here: whoever writes a file makes its folder. Nothing is ever kept beside the executable. Thread
+rule: pure functions of the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+APP_NAME = "colibri"
+
+
+def _home() -> Path | None:
+    value = os.environ.get("COLIBRI_HOME", "").strip()
+    return Path(value).expanduser().absolute() if value else None
+
+
+def config_dir() -> Path:
+    """Folder of `config.toml`."""
+    home = _home()
+    return (
+        home / "config" if home else Path(platformdirs.user_config_dir(APP_NAME, appauthor=False))
+    )
+
+
+def config_file() -> Path:
+    """The user's config file; it need not exist."""
+    return config_dir() / "config.toml"
+
+
+def data_dir() -> Path:
+    """Folder of what must survive: models, chats."""
+    home = _home()
+    return home / "data" if home else Path(platformdirs.user_data_dir(APP_NAME, appauthor=False))
+
+
+def models_dir() -> Path:
+    """Folder whose sub-folders are the installed models."""
+    value = os.environ.get("COLIBRI_MODELS_DIR", "").strip()
+    return Path(value).expanduser().absolute() if value else data_dir() / "models"
+
+
+def state_dir() -> Path:
+    """Folder of what a restart may want: logs, recorded process ids."""
+    home = _home()
+    return home / "state" if home else Path(platformdirs.user_state_dir(APP_NAME, appauthor=False))
+
+
+def log_dir() -> Path:
+    """Folder of the rotating log files."""
+    return state_dir() / "logs"
+
+
+def cache_dir() -> Path:
+    """Folder of what can be made again."""
+    home = _home()
+    return home / "cache" if home else Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False))
