@@ -159,7 +159,7 @@ class _Inputs:
 def _tensor_dtype() -> np.dtype[Any]:
     """numpy's view of `colibri_tensor`, laid out as the compiler did it."""
     struct = ffi.typeof("colibri_tensor")
-    numpy_type = {"int32_t": "i4", "int64_t": "i8", "char const *": "u8"}
+    numpy_type = {"int32_t": "i4", "int64_t": "i8", "char *": "u8"}
     names, formats, offsets = [], [], []
     for name, field in struct.fields:
         names.append(name)
@@ -192,16 +192,16 @@ def _tensor_rows(tensors: Sequence[Tensor]) -> tuple[NDArray[np.uint8], NDArray[
     rows: NDArray[Any] = np.zeros(len(tensors), dtype=_tensor_dtype())
     rows["name"] = np.uint64(blob.ctypes.data) + np.cumsum(lengths, dtype=np.uint64) - lengths
     for field in Tensor.__struct_fields__[1:]:
-        values = [getattr(tensor, field) for tensor in tensors]
-        try:
-            rows[field] = np.array(values, dtype=rows.dtype[field])
-        except (OverflowError, TypeError, ValueError):
-            limit = 8 * rows.dtype[field].itemsize
+        values = np.array([getattr(tensor, field) for tensor in tensors] or [0])
+        bounds = np.iinfo(rows.dtype[field])
+        # Floats and integers beyond 64 bits come out as other kinds: refused, never rounded.
+        if values.dtype.kind not in "iu" or values.min() < bounds.min or values.max() > bounds.max:
             raise EngineError(
                 Status.FORMAT,
-                f"tensor {_first_unfit(tensors, field, limit)}: {field} is no whole number of "
-                f"{limit} bits; the file that names it is damaged",
-            ) from None
+                f"tensor {_first_unfit(tensors, field, bounds.bits)}: {field} is no whole number "
+                f"of {bounds.bits} bits; the file that names it is damaged",
+            )
+        rows[field] = values[: len(rows)]
     return blob, rows
 
 
@@ -216,12 +216,13 @@ def _first_unfit(tensors: Sequence[Tensor], field: str, bits: int) -> str:
 
 def _int32(tokens: Tokens) -> NDArray[np.int32]:
     """Token ids as a contiguous int32 array; ids that do not fit are refused, never wrapped."""
-    if isinstance(tokens, np.ndarray) and tokens.dtype != np.int32:
-        tokens = tokens.tolist()
-    try:
-        return np.ascontiguousarray(np.array(tokens, dtype=np.int32).reshape(-1))
-    except (OverflowError, TypeError, ValueError):
-        raise EngineError(Status.INVALID, "token ids must be whole numbers below 2^31") from None
+    ids = np.asarray(tokens).reshape(-1)
+    bounds = np.iinfo(np.int32)
+    if ids.size and (
+        ids.dtype.kind not in "iu" or ids.min() < bounds.min or ids.max() > bounds.max
+    ):
+        raise EngineError(Status.INVALID, "token ids must be whole numbers below 2^31")
+    return np.ascontiguousarray(ids, dtype=np.int32)
 
 
 def _float_buffer(array: Floats, shape: tuple[int, ...], what: str) -> Any:
