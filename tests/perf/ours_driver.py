@@ -1,0 +1,92 @@
+"""Our engine under test, driven through the binding as the engine worker drives it.
+
+For: `run.py`, which starts
+    python -m tests.perf.ours_driver MODEL THREADS CONTEXT fast|f32
+Not for: the HTTP server; tokens are fixed, so a step is one engine call and no more.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.perf.driver_loop import fixed_ids, serve, timed
+
+from colibri.engine.ffi import Engine
+from colibri.engine.table import EngineOptions, Precision, Sampling
+from colibri.models import load_model
+
+
+class Ours:
+    """One engine and one session, emptied before every run."""
+
+    def __init__(self, path: str, threads: int, context: int, precision: str) -> None:
+        self.model = load_model(Path(path))
+        options = EngineOptions(
+            precision=Precision.F32 if precision == "f32" else Precision.FAST,
+            threads=threads,
+            context=context,
+        )
+        self.engine = Engine(self.model.paths, self.model.geometry, self.model.tensors, options)
+        self.session = self.engine.session()
+        self.vocab = self.engine.vocab
+
+    def prefill(self, command: dict[str, Any]) -> dict[str, Any]:
+        ids = fixed_ids(command["tokens"], self.vocab, command["seed"])
+        self.session.truncate(0)
+        return timed(len(ids), lambda: self.session.prefill(ids))
+
+    def decode(self, command: dict[str, Any]) -> dict[str, Any]:
+        ids = fixed_ids(command["prompt"] + command["tokens"], self.vocab, command["seed"])
+        prompt, rest = ids[: command["prompt"]], ids[command["prompt"] :]
+        self.session.truncate(0)
+        self.session.prefill(prompt)
+
+        def run() -> None:
+            for token in rest:
+                self.engine.decode([self.session], [token])
+
+        return timed(len(rest), run)
+
+    def logits(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Writes f32 [n, vocab] logits of every position of `ids` to the .npy file `out`."""
+        ids = command["ids"]
+        out = np.empty((len(ids), self.vocab), dtype=np.float32)
+        self.session.truncate(0)
+        self.session.prefill(ids, out)
+        np.save(Path(command["out"]), out)
+        return {}
+
+    def tokenize(self, command: dict[str, Any]) -> dict[str, Any]:
+        return {"ids": self.model.tokenizer.encode(command["text"])}
+
+    def sample(self, command: dict[str, Any]) -> dict[str, Any]:
+        """`tokens` ids that the model writes at temperature 1 from its own first token on."""
+        sampling = Sampling(temperature=1.0, top_p=1.0, seed=command["seed"])
+        ids = [self.model.tokenizer.bos_id]
+        self.session.truncate(0)
+        self.session.prefill(ids)
+        while len(ids) < command["tokens"]:
+            ids.append(self.session.sample(sampling))
+            self.engine.decode([self.session], [ids[-1]])
+        return {"ids": ids}
+
+
+def main() -> None:
+    path, threads, context, precision = sys.argv[1:5]
+    ours = Ours(path, int(threads), int(context), precision)
+    serve(
+        {
+            "prefill": ours.prefill,
+            "decode": ours.decode,
+            "logits": ours.logits,
+            "tokenize": ours.tokenize,
+            "sample": ours.sample,
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

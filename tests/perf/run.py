@@ -1,0 +1,254 @@
+"""The benchmark: `python -m tests.perf.run`, called by `make bench`.
+
+Every rate is measured in interleaved runs (limit probe, ours, peer, limit probe, ours, peer, ...)
+by persistent driver processes that hold one model each, and reported as medians of rates by CPU
+time with wall-clock figures beside. Prints a table and writes a list of rows (`rows.Row`).
+
+Later issues add a row by adding a function to GROUPS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tests.perf import kl, peer_env, startup
+from tests.perf.driver import ROOT, Driver
+from tests.perf.native import Native
+from tests.perf.rows import (
+    LOWER,
+    Row,
+    Timing,
+    decode_limit,
+    kernel_row,
+    prefill_limit,
+    rate_row,
+    table,
+    time_row,
+    to_json,
+)
+from tests.perf.work import work_of
+
+CONTEXT = 4096
+DECODE_PROMPT = 64
+DECODE_TARGET = ">= 1.5x; aim 85 % on 1, 70 % on 2 threads"
+PREFILL_TARGET = {512: ">= 2x; aim 60 %", 2048: ">= 2.5x; aim 60 %"}
+
+
+@dataclass
+class Bench:
+    """What was asked for, and the things that several groups of rows need."""
+
+    build: Path
+    patterns: list[str]
+    peer: bool
+    quick: bool
+    runs: int
+    native: Native
+
+    def wants(self, *names: str) -> bool:
+        return any(fnmatch.fnmatch(name, pattern) for name in names for pattern in self.patterns)
+
+    @cached_property
+    def peer_python(self) -> Path:
+        return peer_env.peer_python(self.build)
+
+    def weights(self, kind: str) -> peer_env.Weights:
+        return peer_env.weights(kind, lambda: self.peer_python)
+
+    def ours(self, weights: peer_env.Weights, threads: int, precision: str = "fast") -> Driver:
+        arguments = [str(weights.packed), str(threads), str(CONTEXT), precision]
+        return self._driver("ours", sys.executable, arguments)
+
+    def peer_driver(self, weights: peer_env.Weights, threads: int) -> Driver:
+        return self._driver(
+            "peer", str(self.peer_python), [str(weights.gguf), str(threads), str(CONTEXT)]
+        )
+
+    def _driver(self, side: str, python: str, arguments: list[str]) -> Driver:
+        command = [python, "-m", f"tests.perf.{side}_driver", *arguments]
+        return Driver(side, command, self.build / f"bench-{side}.log")
+
+
+def rate_rows(bench: Bench) -> Iterator[Row]:
+    """Decode and prefill, both weights, one and two threads."""
+    for kind, suffix in (("q4_0", ""), ("q4_1", "_q41")):
+        for threads in (1, 2):
+            tail = suffix + ("" if threads == 1 else f"_t{threads}")
+            decode = f"decode_smollm2{tail}"
+            prefills = {n: f"prefill{n}_smollm2{tail}" for n in PREFILL_TARGET}
+            if bench.wants(decode, *prefills.values()):
+                yield from _rates_of(bench, kind, threads, decode, prefills)
+
+
+def _rates_of(
+    bench: Bench, kind: str, threads: int, decode: str, prefills: dict[int, str]
+) -> Iterator[Row]:
+    weights = bench.weights(kind)
+    work = work_of(weights.gguf)
+    with ExitStack() as stack:
+        ours = stack.enter_context(bench.ours(weights, threads))
+        sides = {"ours": ours}
+        if bench.peer:
+            sides["peer"] = stack.enter_context(bench.peer_driver(weights, threads))
+        for driver in sides.values():  # touches every page that a timed run will use
+            driver.time("prefill", tokens=max(PREFILL_TARGET), seed=1)
+        if bench.wants(decode):
+            tokens = 32 if bench.quick else 128
+            timings, limits = _interleave(
+                bench,
+                threads,
+                sides,
+                lambda d: d.time("decode", prompt=DECODE_PROMPT, tokens=tokens, seed=7),
+                lambda probe: decode_limit(work, probe["read"]),
+            )
+            yield rate_row(decode, threads, *timings, limits, DECODE_TARGET)
+        for length, name in prefills.items():
+            if bench.wants(name):
+                timings, limits = _interleave(
+                    bench,
+                    threads,
+                    sides,
+                    lambda d, n=length: d.time("prefill", tokens=n, seed=7),
+                    lambda probe, n=length: prefill_limit(work, n, probe["vnni"], probe["bf16"]),
+                )
+                yield rate_row(name, threads, *timings, limits, PREFILL_TARGET[length])
+
+
+def _interleave(
+    bench: Bench,
+    threads: int,
+    sides: dict[str, Driver],
+    run: Callable[[Driver], Timing],
+    limit: Callable[[dict[str, float]], float],
+) -> tuple[tuple[list[Timing], list[Timing]], list[float]]:
+    """Alternates probe, ours, peer; returns (ours, peer) timings and the limits."""
+    timings: dict[str, list[Timing]] = {"ours": [], "peer": []}
+    limits: list[float] = []
+    for _ in range(bench.runs):
+        limits.append(limit(bench.native.probe(threads)))
+        for side, driver in sides.items():
+            timings[side].append(run(driver))
+    return (timings["ours"], timings["peer"]), limits
+
+
+def kl_rows(bench: Bench) -> Iterator[Row]:
+    """Fast path against f32 on equal weights; the peer's kernels against the same f32 logits."""
+    kinds = {"q4_0": "kl_smollm2", "q4_1": "kl_smollm2_q41", "q8_0": "kl_smollm2_q80"}
+    for kind, name in kinds.items():
+        if not bench.wants(name):
+            continue
+        weights = bench.weights(kind)
+        positions = 512 if bench.quick else 4096
+        with ExitStack() as stack:
+            reference = stack.enter_context(bench.ours(weights, 2, "f32"))
+            others = {"ours": stack.enter_context(bench.ours(weights, 2))}
+            if bench.peer:
+                others["peer"] = stack.enter_context(bench.peer_driver(weights, 2))
+            texts = kl.segments(others["ours"], positions)
+            result = kl.measure(reference, others, texts)
+        ours = result["ours"]["mean_kl"]
+        peer = result["peer"]["mean_kl"] if bench.peer else None
+        limit = 1e-3 if kind == "q8_0" else None
+        yield Row(
+            name=name,
+            unit="nats (mean KL)",
+            ours=ours,
+            peer=peer,
+            ratio=peer / ours if peer is not None else None,
+            limit=limit,
+            share_of_limit=ours / limit if limit else None,
+            runs=int(result["ours"]["positions"]),
+            better=LOWER,
+            target="< 1e-3" if kind == "q8_0" else "no worse than the peer",
+            detail=result,
+        )
+
+
+def startup_rows(bench: Bench) -> Iterator[Row]:
+    """Time until something answers."""
+    if bench.wants("ready_smollm2"):
+        packed = bench.weights("q4_1").packed
+        seconds = [startup.ready_seconds(packed, bench.build) for _ in range(bench.runs + 1)][1:]
+        yield time_row("ready_smollm2", seconds, 2.0, "< 2 s")
+    if bench.wants("import_cli"):
+        seconds = [startup.import_seconds() for _ in range(max(5, bench.runs))]
+        yield time_row("import_cli", seconds, 0.3, "< 0.3 s")
+
+
+def kernel_rows(bench: Bench) -> Iterator[Row]:
+    """The bare kernels, as the native programs measure them."""
+    if bench.wants("kernel_*"):
+        for line in bench.native.kernels(bench.quick):
+            yield kernel_row({**line, "name": f"kernel_{line['name']}"})
+
+
+GROUPS: tuple[Callable[[Bench], Iterator[Row]], ...] = (
+    startup_rows,
+    rate_rows,
+    kl_rows,
+    kernel_rows,
+)
+
+
+def main() -> int:
+    """Measures what was asked for; exit code 1 if a group failed (its error is printed)."""
+    options = _parser().parse_args()
+    build: Path = options.build
+    build.mkdir(parents=True, exist_ok=True)
+    runs = options.runs or (3 if options.quick else 7)
+    bench = Bench(
+        build=build,
+        patterns=options.rows.split(","),
+        peer=options.peer,
+        quick=options.quick,
+        runs=runs,
+        native=Native(options.native),
+    )
+    rows: list[Row] = []
+    failed = False
+    for group in GROUPS:
+        try:
+            for row in group(bench):
+                rows.append(row)
+                print(table([row]).splitlines()[1], flush=True)
+        except (RuntimeError, OSError, ValueError) as error:
+            failed = True
+            print(f"bench: {group.__name__}: {error}", file=sys.stderr, flush=True)
+    cpu = peer_env.cpu_info()
+    output = build / "bench.json"
+    output.write_text(to_json(rows, cpu), encoding="utf-8")
+    print(f"\n{cpu['model']}, {cpu['cores']} cores\n{table(rows)}\nwritten: {output}")
+    return int(failed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.perf.run", description="Colibri benchmarks"
+    )
+    parser.add_argument(
+        "--rows", default="*", help="comma-separated names, * allowed (default: all)"
+    )
+    parser.add_argument(
+        "--peer", action=argparse.BooleanOptionalAction, default=True, help="compare with llama.cpp"
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer, shorter runs; rough figures")
+    parser.add_argument("--runs", type=int, default=0, help="interleaved runs per row (default 7)")
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="folder for outputs")
+    parser.add_argument(
+        "--native",
+        type=Path,
+        default=ROOT / "build" / "bench-native",
+        help="built native/bench programs",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Times until something answers: the server with its model, and the command line's import.
+
+For: `run.py`. Fresh processes; the caller throws the first sample away, so that the page cache is warm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tests.perf.driver import ROOT
+
+READY_TIMEOUT = 60.0
+
+
+def ready_seconds(model: Path, build: Path) -> float:
+    """Wall seconds from starting `coli serve` until /health says that the model is ready."""
+    port = _free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "colibri.cli",
+        "serve",
+        "--model",
+        str(model),
+        "--port",
+        str(port),
+    ]
+    log = build / "bench-serve.log"
+    # A data folder of its own, so that the user's settings neither help nor suffer.
+    environment = {**os.environ, "COLIBRI_HOME": str(build / "bench-home")}
+    with log.open("wb") as out:
+        started = time.perf_counter()
+        server = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=environment
+        )
+        try:
+            while not _ready(port):
+                if server.poll() is not None:
+                    raise RuntimeError(f"coli serve ended ({server.returncode}); see {log}")
+                if time.perf_counter() - started > READY_TIMEOUT:
+                    raise RuntimeError(
+                        f"coli serve was not ready after {READY_TIMEOUT} s; see {log}"
+                    )
+                time.sleep(0.01)
+            return time.perf_counter() - started
+        finally:
+            server.terminate()
+            server.wait(timeout=30)
+
+
+def import_seconds() -> float:
+    """Wall seconds of `import colibri.cli` in a fresh interpreter, the interpreter's start left out."""
+    code = (
+        "import time; start = time.perf_counter(); import colibri.cli; "
+        "print(time.perf_counter() - start)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"import colibri.cli failed: {done.stderr.strip()[-300:]}")
+    return float(done.stdout)
+
+
+def _ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
+            return bool(json.load(answer).get("status") in {"ok", "ready"})
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
