@@ -42,7 +42,11 @@ class Native:
         if path is None:
             raise RuntimeError(f"{program} is not built below {self._folder}; run `make bench`")
         done = subprocess.run(
-            [str(path), "--json", *arguments], capture_output=True, text=True, timeout=600
+            [str(path), "--json", *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=600,
         )
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed ({done.returncode}): {done.stderr[-500:]}")

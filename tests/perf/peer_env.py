@@ -70,7 +70,11 @@ def _run(command: list[str], log: Path, env: dict[str, str] | None = None) -> No
     """Runs a command with its output in `log`; raises with the tail of the log if it fails."""
     with log.open("wb") as out:
         done = subprocess.run(
-            command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
+            command,
+            check=False,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
         )
     if done.returncode != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])

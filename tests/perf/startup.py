@@ -1,6 +1,7 @@
 """Times until something answers: the server with its model, and the command line's import.
 
-For: `run.py`. Fresh processes; the caller throws the first sample away, so that the page cache is warm.
+For: `run.py`. Fresh processes; the caller throws the first sample away, so that the page cache
+is warm.
 """
 
 from __future__ import annotations
@@ -57,13 +58,18 @@ def ready_seconds(model: Path, build: Path) -> float:
 
 
 def import_seconds() -> float:
-    """Wall seconds of `import colibri.cli` in a fresh interpreter, the interpreter's start left out."""
+    """Wall seconds of `import colibri.cli` in a fresh interpreter, without its own start."""
     code = (
         "import time; start = time.perf_counter(); import colibri.cli; "
         "print(time.perf_counter() - start)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
     )
     if done.returncode != 0:
         raise RuntimeError(f"import colibri.cli failed: {done.stderr.strip()[-300:]}")
