@@ -194,8 +194,7 @@ class Checkpoint:
         self.config: dict[str, Any] = json.loads((path / "config.json").read_text())
         self._raw: dict[str, Raw] = {}
         for file in sorted(path.glob("*.safetensors")):
-            if file.name != "oracle.safetensors":
-                self._raw |= read_safetensors(file)
+            self._raw |= read_safetensors(file)
         self._values: dict[str, Array] = {}
 
     def __contains__(self, name: str) -> bool:
