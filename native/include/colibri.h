@@ -152,7 +152,7 @@ typedef enum {
     COLIBRI_ISA_AUTO = 0,
     COLIBRI_ISA_BASELINE = 1, /* portable C (x86-64-v2 or plain AArch64) */
     COLIBRI_ISA_AVX2 = 2,     /* AVX2 + FMA + F16C */
-    COLIBRI_ISA_AVX512 = 3,   /* AVX-512 F/BW/DQ/VL + VNNI + BF16 */
+    COLIBRI_ISA_AVX512 = 3,   /* AVX-512 F/BW/DQ/VL + VNNI + BF16 + VBMI + GFNI */
     COLIBRI_ISA_NEON = 4      /* AArch64 Advanced SIMD + dot product */
 } colibri_isa;
 

@@ -1,0 +1,233 @@
+/* linear_tiled.h - what the tiled linear kernels (AVX-512, AVX2, NEON) have in common: how tokens are
+ * cut into tiles, how activations lie in memory, and the loop around the tile kernels.
+ *
+ * Everything here is static inline: each instruction set's file compiles its own copy with its own
+ * flags. Included by linear_<isa>.c only.
+ *
+ * Tiles. Tokens are cut into units of 12; a unit is one tile (up to 6 tokens) or two (the first takes
+ * the larger half), so that a batch of 8 is 4 + 4 rather than 6 + 2. Callers cut token ranges at
+ * multiples of 12, so every cut lies between tiles.
+ *
+ * Activations. Tile after tile; within a tile of T tokens segment after segment:
+ *   Q8   : [seg/4][T] dwords (4 int8 of consecutive columns), then T each of
+ *          int32 -8*sum(q), int32 -128*sum(q), f32 scale, f32 scale*sum(q)
+ *   BF16 : [pairs][T] dwords (2 bf16), columns padded to a multiple of 128 with zeros
+ *   F32  : [cols][T] f32
+ * A weight kernel thus reads one ascending stream and broadcasts one dword per token and step. The
+ * unsigned weights of VNNI (nibble, byte ^ 0x80) carry an offset of 8 or 128; starting the integer
+ * sum at -8*sum(q) or -128*sum(q) removes it for free.
+ *
+ * Loop order of `linear`: token chunk > row block > column chunk > tile. A column chunk of the
+ * weights stays in the first-level cache while all tiles of the token chunk use it; sums wait between
+ * column chunks in a small buffer. The first tile of a chunk prefetches the next chunk.
+ */
+#ifndef CLB_LINEAR_TILED_H
+#define CLB_LINEAR_TILED_H
+
+#include <string.h>
+
+#include "linear.h"
+
+#define CLB_TILE 6       /* tokens of the widest tile */
+#define CLB_UNIT 12      /* tokens of two such tiles: CLB_LINEAR_TILED_ALIGN */
+#define CLB_SEG_EXTRA 16 /* bytes behind a Q8 segment, per token */
+#define CLB_MAX_CHUNK_TOKENS 240
+#define CLB_ROWS CLB_BLOCK_ROWS
+
+#if CLB_UNIT != CLB_LINEAR_TILED_ALIGN
+#error "tiles and the alignment promised to callers disagree"
+#endif
+
+/* One call of a tile kernel: T tokens times 32 rows times n_seg segments. */
+typedef struct {
+    const uint8_t *w;         /* first segment of the weights */
+    const uint8_t *act;       /* the tile's activations from that segment on */
+    const uint8_t *prefetch;  /* where to prefetch, one line after the other ... */
+    ptrdiff_t prefetch_step;  /* ... by this many bytes; 0 = stay on a line that is there already */
+    int32_t n_seg;
+    int first;                /* 1 = sums start at 0, else at partial[T][32] */
+    int last;                 /* 1 = finish into y, else into partial */
+    float *partial;
+    const float *row_scale;   /* f32[32], formats with row scales only */
+    float *y;                 /* token 0, row 0 of the block */
+    int64_t ldy;
+    int32_t live;             /* rows of the block that exist */
+    int32_t flags;
+} clb_tile_args;
+
+typedef void (*clb_tile_fn)(const clb_tile_args *args);
+
+static inline int32_t clb_kind_seg(int32_t kind)
+{
+    switch (kind) {
+    case CLB_ACT_Q8_16:
+        return 16;
+    case CLB_ACT_Q8_32:
+        return 32;
+    case CLB_ACT_Q8_64:
+        return 64;
+    case CLB_ACT_BF16:
+        return 128;
+    default:
+        return 1;
+    }
+}
+
+static inline int clb_kind_quantized(int32_t kind)
+{
+    return kind >= CLB_ACT_Q8_16;
+}
+
+/* Bytes of one token's share of one activation segment (of clb_kind_seg columns). */
+static inline int64_t clb_act_seg_bytes(int32_t kind)
+{
+    if (kind == CLB_ACT_F32)
+        return 4;
+    if (kind == CLB_ACT_BF16)
+        return 256;
+    return clb_kind_seg(kind) + CLB_SEG_EXTRA;
+}
+
+static inline int64_t clb_act_token_bytes(int32_t kind, int32_t cols)
+{
+    int32_t seg = clb_kind_seg(kind);
+    return (cols + seg - 1) / seg * clb_act_seg_bytes(kind);
+}
+
+/* Bytes of one token's share of one WEIGHT segment: differs from the above for BF16/F16 only, whose
+ * segments are single pairs. */
+static inline int64_t clb_act_bytes_per_weight_seg(const clb_weight *w)
+{
+    return clb_kind_quantized(w->act) ? w->seg + CLB_SEG_EXTRA : w->act == CLB_ACT_BF16 ? w->seg * 2 : 4;
+}
+
+/* Tokens of the tile that starts at token t of n. t is a tile's start. */
+static inline int32_t clb_tile_width(int32_t t, int32_t n)
+{
+    int32_t start = t / CLB_UNIT * CLB_UNIT;
+    int32_t in_unit = n - start < CLB_UNIT ? n - start : CLB_UNIT;
+    if (in_unit <= CLB_TILE)
+        return in_unit;
+    int32_t first = (in_unit + 1) / 2;
+    return t == start ? first : in_unit - first;
+}
+
+/* Tokens per pass: few enough that their activations stay in the second-level cache while row blocks
+ * go by, many enough that a column chunk of weights is used often. */
+static inline int32_t clb_chunk_tokens(int64_t token_bytes)
+{
+    int64_t fit = (int64_t)(768 << 10) / token_bytes / CLB_UNIT * CLB_UNIT;
+    return fit < 96 ? 96 : fit > CLB_MAX_CHUNK_TOKENS ? CLB_MAX_CHUNK_TOKENS : (int32_t)fit;
+}
+
+#define CLB_COLUMN_CHUNK (16 << 10) /* bytes of weights kept in the first-level cache */
+#define CLB_PREFETCH_AHEAD (8 << 10) /* bytes, where a single tile streams the weights */
+
+/* The loop of every tiled `linear`; `tiles` are the kernels of the weight's format, [T-1]. */
+static inline void clb_linear_tiled(const clb_tile_fn *tiles, const clb_weight *w, const void *act, int32_t n,
+                                    int32_t t0, int32_t t1, float *y, int64_t ldy, int32_t block0, int32_t block1,
+                                    int32_t flags)
+{
+    float partial[CLB_MAX_CHUNK_TOKENS * CLB_ROWS];
+    const int64_t token_bytes = clb_act_token_bytes(w->act, w->cols);
+    const int64_t seg_act = clb_act_bytes_per_weight_seg(w);
+    const int32_t chunk_tokens = clb_chunk_tokens(token_bytes);
+    const int64_t fit = CLB_COLUMN_CHUNK / w->seg_bytes;
+    const int32_t chunk_segs = fit < 1 ? 1 : (int32_t)fit;
+
+    for (int32_t c0 = t0; c0 < t1; c0 += chunk_tokens) {
+        const int32_t c1 = t1 - c0 < chunk_tokens ? t1 : c0 + chunk_tokens;
+        const int single = clb_tile_width(c0, n) >= c1 - c0;
+        const int32_t step = single ? w->n_seg : chunk_segs;
+        for (int32_t b = block0; b < block1; b++) {
+            const uint8_t *block = w->data + b * w->block_bytes;
+            for (int32_t s = 0; s < w->n_seg; s += step) {
+                const int32_t count = w->n_seg - s < step ? w->n_seg - s : step;
+                clb_tile_args args = {
+                    .w = block + s * w->seg_bytes,
+                    .n_seg = count,
+                    .first = s == 0,
+                    .last = s + count == w->n_seg,
+                    .row_scale = (const float *)(const void *)(block + w->n_seg * w->seg_bytes),
+                    .ldy = ldy,
+                    .live = w->rows - b * CLB_ROWS < CLB_ROWS ? w->rows - b * CLB_ROWS : CLB_ROWS,
+                    .flags = flags,
+                };
+                args.prefetch = args.w + (single ? CLB_PREFETCH_AHEAD : count * w->seg_bytes);
+                args.prefetch_step = 64;
+                for (int32_t t = c0; t < c1;) {
+                    const int32_t width = clb_tile_width(t, n);
+                    args.act = (const uint8_t *)act + t * token_bytes + s * seg_act * width;
+                    args.partial = partial + (t - c0) * CLB_ROWS;
+                    args.y = y + t * ldy + (int64_t)b * CLB_ROWS;
+                    tiles[width - 1](&args);
+                    args.prefetch = args.w;
+                    args.prefetch_step = 0;
+                    t += width;
+                }
+            }
+        }
+    }
+}
+
+/* How one instruction set turns a token's segment into dwords:
+ * quantize: n <= seg values to int8 (the rest 0), returns scale and sum of q. */
+typedef struct {
+    float scale;
+    int32_t sum;
+} clb_quantized;
+typedef clb_quantized (*clb_quantize_fn)(const float *x, int32_t n, int32_t seg, int8_t *q);
+/* n <= 128 values to bf16, the rest of the 128 is 0. */
+typedef void (*clb_round_fn)(const float *x, int32_t n, uint16_t *out);
+
+/* Spreads `words` dwords of one token over a tile of `width` tokens. */
+static inline void clb_spread_words(const void *src, int32_t words, int32_t width, uint8_t *dst)
+{
+    for (int32_t i = 0; i < words; i++)
+        memcpy(dst + (int64_t)i * width * 4, (const uint8_t *)src + i * 4, 4);
+}
+
+/* The body of every tiled act_prepare. */
+static inline void clb_act_prepare_tiled(clb_quantize_fn quantize, clb_round_fn round_bf16, int32_t kind, int32_t cols,
+                                         int32_t n, const float *x, int64_t ldx, const int32_t *index, void *out,
+                                         int32_t t0, int32_t t1)
+{
+    const int64_t token_bytes = clb_act_token_bytes(kind, cols);
+    const int64_t seg_bytes = clb_act_seg_bytes(kind);
+    const int32_t seg = clb_kind_seg(kind);
+    for (int32_t t = t0; t < t1;) {
+        const int32_t width = clb_tile_width(t, n);
+        uint8_t *tile = (uint8_t *)out + t * token_bytes;
+        for (int32_t i = 0; i < width; i++) {
+            const float *src = x + (index != NULL ? index[t + i] : t + i) * ldx;
+            if (kind == CLB_ACT_F32) {
+                clb_spread_words(src, cols, width, tile + i * 4);
+                continue;
+            }
+            uint8_t *dst = tile;
+            for (int32_t first = 0; first < cols; first += seg, dst += seg_bytes * width) {
+                const int32_t live = cols - first < seg ? cols - first : seg;
+                if (kind == CLB_ACT_BF16) {
+                    _Alignas(64) uint16_t rounded[128];
+                    round_bf16(src + first, live, rounded);
+                    clb_spread_words(rounded, 64, width, dst + i * 4);
+                } else {
+                    _Alignas(64) int8_t q[64];
+                    clb_quantized r = quantize(src + first, live, seg, q);
+                    clb_spread_words(q, seg / 4, width, dst + i * 4);
+                    const int32_t offset8 = -8 * r.sum;
+                    const int32_t offset128 = -128 * r.sum;
+                    const float sum = r.scale * (float)r.sum;
+                    uint8_t *extra = dst + (int64_t)seg * width + i * 4;
+                    memcpy(extra, &offset8, 4);
+                    memcpy(extra + width * 4, &offset128, 4);
+                    memcpy(extra + width * 8, &r.scale, 4);
+                    memcpy(extra + width * 12, &sum, 4);
+                }
+            }
+        }
+        t += width;
+    }
+}
+
+#endif
