@@ -42,13 +42,13 @@ setup: $(VENV)/.package ## Make the environment in .venv and build the engine (s
 $(VENV)/.packages: requirements/dev.lock
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "setup: installing the locked packages into $(VENV)"
-	@$(PY) -m pip install --quiet --require-hashes --no-deps -r requirements/dev.lock
+	@$(PY) -m pip install -qq --require-hashes --no-deps -r requirements/dev.lock
 	@touch $@
 
 # The package itself, in place: Python edits are live, C edits rebuild on the next make.
 $(VENV)/.package: $(VENV)/.packages pyproject.toml CMakeLists.txt $(NATIVE_SOURCES)
 	@echo "setup: building the engine"
-	@PATH="$(abspath $(BIN)):$$PATH" $(PY) -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@PATH="$(abspath $(BIN)):$$PATH" $(PY) -m pip install -qq --no-build-isolation --no-deps --editable .
 	@touch $@
 
 .PHONY: model
@@ -65,11 +65,15 @@ run: model ## Start the server with the starter model (ARGS="..." passes options
 test: setup model native-test ## Run what everyone runs before a change lands (under 15 minutes)
 	@$(PY) -m pytest
 
-.PHONY: native-test
-native-test: setup
-	@$(CMAKE_NATIVE) -B build/native > build/native.log || { cat build/native.log; exit 1; }
+.PHONY: native-build
+native-build: setup
+	@mkdir -p build
+	@$(CMAKE_NATIVE) -B build/native '-DCOLIBRI_EMULATE=Nehalem;Haswell' > build/native.log
 	@$(CMAKE) --build build/native -j $(JOBS)
-	@$(CTEST) --test-dir build/native
+
+.PHONY: native-test
+native-test: native-build
+	@$(CTEST) --test-dir build/native -LE emulated
 
 .PHONY: test-long
 test-long: ## Run kills, soaks, sanitizers, emulated processors and fuzzing (N= scales, SEED= repeats)
@@ -103,11 +107,8 @@ test-arm: setup
 
 # Older x86 processors: the same binaries must pick the kernels that these have.
 .PHONY: test-cpus
-test-cpus: native-test
-	@for cpu in Nehalem Haswell; do for test in build/native/native/test_*; do \
-	  if test -x $$test -a -f $$test; then \
-	    echo "test-cpus: $$cpu $$(basename $$test)"; qemu-x86_64 -cpu $$cpu $$test; fi; \
-	done; done
+test-cpus: native-build
+	@$(CTEST) --test-dir build/native -L emulated -j $(JOBS)
 
 .PHONY: fuzz
 fuzz: fuzz-native fuzz-python
@@ -133,7 +134,7 @@ fuzz-python: setup
 
 .PHONY: bench
 bench: model ## Measure against the machine's limits and the peer; writes build/bench.json
-	@$(PY) tests/perf/bench.py $(ARGS)
+	@$(PY) -m tests.perf.run $(ARGS)
 
 ##@ Maintain
 
