@@ -1,0 +1,80 @@
+"""What the worker needs from an engine: the seam between the loop and what computes.
+
+For: `worker` calls it; `colibri.models.backend` implements it over the C engine and `fake` over a
+script. Not for: anything else; HTTP code never sees it. Threads: one thread drives everything,
+except `EngineBackend.counters`, which any thread may call while the backend is open. Failures are
+`colibri.engine.status.EngineError` with the engine's sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from colibri.engine.protocol import EngineInfo
+from colibri.engine.status import PrefillProgress
+from colibri.engine.table import Sampling
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine's counters; `progress` grows with every layer computed. Sizes in bytes."""
+
+    progress: int
+    prompt_tokens: int
+    decoded_tokens: int
+    weight_bytes: int
+    kv_bytes: int
+    scratch_bytes: int
+
+
+class BackendSession(Protocol):
+    """One token history with its keys and values, as in `colibri.h`."""
+
+    def __len__(self) -> int: ...
+
+    def truncate(self, length: int) -> None: ...
+
+    def prefill_start(self, tokens: Sequence[int]) -> None: ...
+
+    def prefill_step(self, max_ms: int) -> PrefillProgress: ...
+
+    def sample(self, sampling: Sampling) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class TextStream(Protocol):
+    """Turns one job's tokens into final text: detokenised, stop strings cut."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the text; nothing more comes then."""
+
+    def push(self, token: int) -> str:
+        """Text that may go out now."""
+
+    def flush(self) -> str:
+        """What was held back, at an end without stop string; incomplete characters are dropped."""
+
+
+class EngineBackend(Protocol):
+    """A loaded engine and the text side of its model."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Every token id that ends a turn."""
+
+    def session(self) -> BackendSession: ...
+
+    def decode(self, sessions: Sequence[BackendSession], tokens: Sequence[int]) -> None: ...
+
+    def counters(self) -> Counters: ...
+
+    def text(self, stops: Sequence[str], ignore_leading_stop: bool) -> TextStream: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,236 @@
+"""A scripted engine behind the same interface as the real one.
+
+For: tests of everything above the engine: worker, transports, scheduler, HTTP. Each job that
+starts takes the next enqueued `Script`; without one the answer is "ok". Not for: numbers;
+sampling parameters are only recorded.
+
+Token ids: 0..2 end a turn, 10..265 are bytes (`encode`), ids from 1000 up are the pieces of the
+scripts. A piece may be text or raw bytes, so a character can be cut into tokens anywhere.
+Threads: as `EngineBackend`; `enqueue` and the recorded lists may be used from any thread.
+"""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from colibri.engine.backend import BackendSession, Counters, TextStream
+from colibri.engine.protocol import EngineInfo
+from colibri.engine.status import EngineError, PrefillProgress, Status
+from colibri.engine.table import Sampling
+from colibri.text.stop import StopFilter
+
+END_IDS = frozenset({0, 1, 2})
+_FIRST_BYTE = 10
+_FIRST_PIECE = 1000
+
+
+class Script(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer. Times in milliseconds, counts in tokens; -1 means never.
+
+    `repeat` starts over instead of ending. `fail_at` raises a numeric error instead of sampling
+    that token, `kill_at` ends the process with SIGKILL there, `hang_at` computes that token for
+    ever;
+    `fail_prefill` is the sentence with which reading the prompt fails.
+    """
+
+    pieces: tuple[str | bytes, ...] = ("ok",)
+    end_id: int = 0
+    repeat: bool = False
+    prefill_ms: float = 0
+    prefill_ms_per_token: float = 0
+    token_ms: float = 0
+    fail_at: int = -1
+    kill_at: int = -1
+    hang_at: int = -1
+    fail_prefill: str = ""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fake engine is opened with; travels to a child process as it is."""
+
+    context: int = 4096
+    scripts: tuple[Script, ...] = ()
+    fail_load: str = ""
+    load_ms: float = 0
+
+
+def encode(text: str) -> list[int]:
+    """Token ids of a prompt: one per byte."""
+    return [_FIRST_BYTE + byte for byte in text.encode()]
+
+
+class _FakeSession:
+    def __init__(self, backend: FakeBackend) -> None:
+        self._backend = backend
+        self._tokens: list[int] = []
+        self._pending: list[int] = []
+        self._spent_ms = 0.0
+        self._script = Script()
+        self._answer: Iterator[int] = iter(())
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def truncate(self, length: int) -> None:
+        if length > len(self._tokens):
+            raise EngineError(Status.INVALID, f"cannot truncate {len(self._tokens)} to {length}")
+        del self._tokens[length:]
+        self._pending = []
+
+    def prefill_start(self, tokens: Sequence[int]) -> None:
+        self._pending = list(tokens)
+        self._spent_ms = 0.0
+        self._next = 0
+        self._script = self._backend.next_script()
+        pieces = (
+            itertools.cycle(self._script.pieces) if self._script.repeat else self._script.pieces
+        )
+        self._answer = (self._backend.piece_id(piece) for piece in pieces)
+
+    def prefill_step(self, max_ms: int) -> PrefillProgress:
+        script, total = self._script, len(self._pending)
+        if script.fail_prefill:
+            raise EngineError(Status.IO, script.fail_prefill)
+        need_ms = script.prefill_ms + script.prefill_ms_per_token * total
+        step_ms = min(need_ms - self._spent_ms, max_ms or need_ms)
+        time.sleep(step_ms / 1000)
+        self._spent_ms += step_ms
+        self._backend.progress += 1
+        finished = self._spent_ms >= need_ms
+        done = total if finished else int(total * self._spent_ms / need_ms)
+        if finished:
+            self._tokens += self._pending
+            self._pending = []
+        return PrefillProgress(finished, done, total, int(finished), 1)
+
+    def sample(self, sampling: Sampling) -> int:
+        self._backend.samplings.append(sampling)
+        script = self._script
+        if self._next == script.fail_at:
+            raise EngineError(Status.NUMERIC, f"logits are not finite at position {len(self)}")
+        if self._next == script.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while self._next == script.hang_at:
+            time.sleep(1)
+        return next(self._answer, script.end_id)
+
+    def append(self, token: int) -> float:
+        """One decode step; returns the milliseconds that it takes."""
+        if len(self._tokens) >= self._backend.info.context:
+            raise EngineError(Status.CONTEXT, "the session is full")
+        self._tokens.append(token)
+        self._next += 1
+        return self._script.token_ms
+
+    def close(self) -> None:
+        self._tokens = []
+
+
+class _FakeText:
+    def __init__(self, backend: FakeBackend, stops: Sequence[str], ignore_leading: bool) -> None:
+        self._backend = backend
+        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+        self._filter = StopFilter(stops, ignore_leading=ignore_leading)
+
+    @property
+    def stopped(self) -> bool:
+        return self._filter.matched is not None
+
+    def push(self, token: int) -> str:
+        return self._filter.push(self._decoder.decode(self._backend.piece(token)))
+
+    def flush(self) -> str:
+        return self._filter.flush()
+
+
+class FakeBackend:
+    """See the module's text. `prompts` holds every announced prefill, `samplings` every draw."""
+
+    def __init__(self, options: Options | None = None) -> None:
+        options = options or Options()
+        time.sleep(options.load_ms / 1000)
+        if options.fail_load:
+            raise EngineError(Status.FORMAT, options.fail_load)
+        self.info = EngineInfo(
+            context=options.context,
+            vocab=_FIRST_PIECE,
+            isa="fake",
+            precision="fast",
+            threads=1,
+            weight_bytes=0,
+            kv_bytes_per_token=0,
+            memory_budget=0,
+        )
+        self.end_ids = END_IDS
+        self.progress = 0
+        self.decoded = 0
+        self.samplings: list[Sampling] = []
+        self._scripts = deque(options.scripts)
+        self._ids: dict[bytes, int] = {}
+        self._pieces: dict[int, bytes] = {}
+        self._lock = threading.Lock()
+
+    def enqueue(self, *scripts: Script) -> None:
+        """Adds answers for the jobs to come."""
+        with self._lock:
+            self._scripts.extend(scripts)
+
+    def next_script(self) -> Script:
+        with self._lock:
+            return self._scripts.popleft() if self._scripts else Script()
+
+    def piece_id(self, piece: str | bytes) -> int:
+        data = piece.encode() if isinstance(piece, str) else piece
+        token = self._ids.setdefault(data, _FIRST_PIECE + len(self._ids))
+        self._pieces[token] = data
+        return token
+
+    def piece(self, token: int) -> bytes:
+        if token < _FIRST_PIECE:
+            return bytes([token - _FIRST_BYTE])
+        return self._pieces[token]
+
+    def session(self) -> BackendSession:
+        return _FakeSession(self)
+
+    def decode(self, sessions: Sequence[BackendSession], tokens: Sequence[int]) -> None:
+        waits = [
+            session.append(token)
+            for session, token in zip(sessions, tokens, strict=True)
+            if isinstance(session, _FakeSession)
+        ]
+        time.sleep(max(waits, default=0.0) / 1000)
+        self.progress += 1
+        self.decoded += len(tokens)
+
+    def counters(self) -> Counters:
+        return Counters(
+            progress=self.progress,
+            prompt_tokens=0,
+            decoded_tokens=self.decoded,
+            weight_bytes=0,
+            kv_bytes=0,
+            scratch_bytes=0,
+        )
+
+    def text(self, stops: Sequence[str], ignore_leading_stop: bool) -> TextStream:
+        return _FakeText(self, stops, ignore_leading_stop)
+
+    def close(self) -> None:
+        self._scripts.clear()
+
+
+def open_backend(options: dict[str, Any]) -> FakeBackend:
+    """Factory for a child process; `options` are those of `Options` as plain data."""
+    return FakeBackend(msgspec.convert(options, Options))

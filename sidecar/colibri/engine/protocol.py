@@ -1,0 +1,243 @@
+"""What the HTTP side and the engine worker say to each other, as typed messages and frames.
+
+For: both ends of a transport (`thread`, `process`) and the scripted fake engine. Not for: HTTP
+bodies; a dialect's encoder turns parts and usage into those.
+
+    commands   Submit  Cancel  TakeSnapshot  Stop
+    events     Loaded | LoadFailed, then per job: Accepted (Progress | Tokens)* (Done | Failed),
+    and Telemetry
+
+Every accepted job ends with exactly one Done or Failed. Text is final: it is detokenised, stop
+strings are cut, and usage counts exactly the tokens sampled to make it, because all of that runs
+in the worker between two engine steps. A frame is a little-endian u32 length and that many bytes
+of msgpack. Thread rule: messages are immutable values.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, BinaryIO, Literal, TypeAlias
+
+import msgspec
+
+# Longest frame either end accepts. A prompt of a million tokens takes 5 MB; a corrupt length would
+# otherwise ask for gigabytes.
+MAX_FRAME_BYTES = 64 << 20
+_LENGTH = struct.Struct("<I")
+
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+Phase: TypeAlias = Literal["waiting", "prefill", "decode"]
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of all messages: immutable, told apart by `type`."""
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+class Submit(_Message, frozen=True, tag="submit"):
+    """Generate a continuation of `prompt` (token ids), at most `max_tokens` long.
+
+    All defaults are already resolved: the worker knows nothing of requests, launch options or
+    models.
+    """
+
+    job: str
+    prompt: list[int]
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    stops: tuple[str, ...] = ()
+    ignore_leading_stop: bool = False
+
+
+class Cancel(_Message, frozen=True, tag="cancel"):
+    """End a job now: it answers Done(finish_reason="cancelled") unless it has ended already."""
+
+    job: str
+
+
+class TakeSnapshot(_Message, frozen=True, tag="snapshot"):
+    """Answer with Telemetry of the same serial, at once, also in the middle of a step."""
+
+    serial: int
+
+
+class Stop(_Message, frozen=True, tag="stop"):
+    """End every job, close the engine, leave."""
+
+
+Command: TypeAlias = Submit | Cancel | TakeSnapshot | Stop
+
+
+# ---- events --------------------------------------------------------------------------------------
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of a loaded engine. Sizes in bytes; a budget of 0 means no limit."""
+
+    context: int
+    vocab: int
+    isa: str
+    precision: str
+    threads: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    memory_budget: int
+
+
+class JobState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job stands: prompt tokens read of all, tokens generated."""
+
+    job: str
+    phase: Phase
+    prompt_done: int
+    prompt_total: int
+    generated: int
+
+
+class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters and jobs at one moment. `progress` stands still only if the engine is stuck."""
+
+    progress: int
+    prompt_tokens: int
+    decoded_tokens: int
+    weight_bytes: int
+    kv_bytes: int
+    scratch_bytes: int
+    jobs: tuple[JobState, ...]
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of one job. `cached` of the `prompt` tokens were already held and not computed."""
+
+    prompt: int
+    cached: int
+    completion: int
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A piece of output. One kind for now; reasoning and tool calls become further kinds."""
+
+    kind: Literal["text"]
+    text: str
+
+
+class Loaded(_Message, frozen=True, tag="loaded"):
+    """The engine is open and takes jobs."""
+
+    info: EngineInfo
+
+
+class LoadFailed(_Message, frozen=True, tag="load_failed"):
+    """The engine could not be opened; the worker leaves. Fields as in `ColibriError`."""
+
+    kind: str
+    code: str
+    message: str
+    hint: str | None = None
+    where: str | None = None
+
+
+class Accepted(_Message, frozen=True, tag="accepted"):
+    """A job has its slot; `cached` prompt tokens need no computing."""
+
+    job: str
+    prompt: int
+    cached: int
+
+
+class Progress(_Message, frozen=True, tag="progress"):
+    """Prompt tokens in the slot so far, cached ones included."""
+
+    job: str
+    done: int
+    total: int
+
+
+class Tokens(_Message, frozen=True, tag="tokens"):
+    """New output. `generated` counts the job's sampled tokens so far."""
+
+    job: str
+    parts: tuple[Part, ...]
+    generated: int
+
+
+class Done(_Message, frozen=True, tag="done"):
+    """A job ended as it should. Times in milliseconds."""
+
+    job: str
+    finish_reason: FinishReason
+    usage: Usage
+    prefill_ms: float
+    decode_ms: float
+
+
+class Failed(_Message, frozen=True, tag="failed"):
+    """A job ended because something went wrong; `code` as in `ColibriError`."""
+
+    job: str
+    code: str
+    message: str
+    hint: str | None = None
+
+
+class Telemetry(_Message, frozen=True, tag="telemetry"):
+    """Answer to TakeSnapshot."""
+
+    serial: int
+    snapshot: EngineSnapshot
+
+
+JobEvent: TypeAlias = Accepted | Progress | Tokens | Done | Failed
+Event: TypeAlias = Loaded | LoadFailed | JobEvent | Telemetry
+Sink: TypeAlias = Callable[[JobEvent], None]
+
+
+# ---- frames --------------------------------------------------------------------------------------
+
+
+class FrameError(Exception):
+    """The other end sent what is no frame of ours; the connection cannot be used any more."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def write_frame(stream: BinaryIO, message: Any) -> None:
+    """Writes one message and flushes. Raises OSError when the other end is gone."""
+    body = _encoder.encode(message)
+    stream.write(_LENGTH.pack(len(body)) + body)
+    stream.flush()
+
+
+def _read_body(stream: BinaryIO) -> bytes | None:
+    head = stream.read(_LENGTH.size)
+    if not head:
+        return None
+    if len(head) < _LENGTH.size:
+        raise FrameError("a frame ends inside its length")
+    (size,) = _LENGTH.unpack(head)
+    if size > MAX_FRAME_BYTES:
+        raise FrameError(f"a frame claims {size} bytes, more than {MAX_FRAME_BYTES}")
+    body = stream.read(size)
+    if len(body) < size:
+        raise FrameError(f"a frame of {size} bytes ends after {len(body)}")
+    return body
+
+
+def read_frame(stream: BinaryIO, kind: Any) -> Any:
+    """Next message of the msgspec type `kind`, or None at the end of the stream.
+
+    `stream` must be buffered, so that a read returns all that was asked for. Raises FrameError.
+    """
+    body = _read_body(stream)
+    if body is None:
+        return None
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise FrameError(f"a frame holds no valid message: {error}") from error

@@ -1,0 +1,388 @@
+"""The loop that owns the engine and drives it in bounded steps.
+
+For: the transports, which start `Worker.run` in a thread or in a child process's main thread and
+pass commands to `Worker.handle` from another one. Not for: HTTP, queues of clients, restarts.
+
+    reader thread --handle--> inbox --+                       +--> emit(event)
+                      |               v                       |
+                      |        run: [admit] -> [one prefill slice] -> [sample, text, stop] ->
+                      [decode batch] +--snapshot answered here, at once
+
+Between two steps the loop looks at its inbox, so a cancel takes effect within one slice or one
+decode step. A slot keeps its tokens and KV after a job: the next prompt is compared with them and
+only what is new is computed. Every job ends in exactly one Done or Failed, whatever the engine
+does. Threads: `handle` from any thread, `run` once. `emit` is called from both.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from colibri.engine.backend import BackendSession, EngineBackend
+from colibri.engine.protocol import (
+    Accepted,
+    Cancel,
+    Command,
+    Done,
+    EngineSnapshot,
+    Event,
+    Failed,
+    FinishReason,
+    JobState,
+    Part,
+    Phase,
+    Progress,
+    Stop,
+    Submit,
+    TakeSnapshot,
+    Telemetry,
+    Tokens,
+    Usage,
+)
+from colibri.engine.status import EngineError
+from colibri.engine.table import Sampling
+
+log = logging.getLogger(__name__)
+
+# Longest time between two looks at the inbox while a prompt is read. A layer of a streamed model
+# may take longer than this by itself; a resident one never does.
+SLICE_MS = 200
+# A progress event per slice would be noise on a fast model.
+PROGRESS_SECONDS = 0.25
+
+
+class _Slot:
+    """A session and the tokens it holds."""
+
+    def __init__(self, session: BackendSession) -> None:
+        self.session = session
+        self.history: list[int] = []
+        self.busy = False
+
+    def common_prefix(self, prompt: Sequence[int]) -> int:
+        """Tokens of `prompt` that need no computing; the last one always does, for its logits."""
+        limit = min(len(self.history), len(prompt) - 1)
+        for i in range(limit):
+            if self.history[i] != prompt[i]:
+                return i
+        return max(limit, 0)
+
+
+class _Job:
+    """One generation on its way through the loop."""
+
+    def __init__(self, command: Submit) -> None:
+        self.command = command
+        self.cancelled = False
+        self.phase: Phase = "waiting"
+        self.cached = 0
+        self.prompt_done = 0
+        self.generated: list[int] = []
+        self.limit = command.max_tokens
+        self.sampling = Sampling(
+            temperature=command.temperature, top_p=command.top_p, seed=command.seed
+        )
+        self.started = time.monotonic()
+        self.first_sample = 0.0
+        self.last_progress = 0.0
+
+    def state(self) -> JobState:
+        return JobState(
+            job=self.command.job,
+            phase=self.phase,
+            prompt_done=self.prompt_done,
+            prompt_total=len(self.command.prompt),
+            generated=len(self.generated),
+        )
+
+
+class _Running:
+    """A job with the slot and the text stream it holds."""
+
+    def __init__(self, job: _Job, slot: _Slot, backend: EngineBackend) -> None:
+        self.job = job
+        self.slot = slot
+        self.text = backend.text(job.command.stops, job.command.ignore_leading_stop)
+
+
+class Worker:
+    """See the module's text. `parallel` is the number of slots and of jobs that run at once."""
+
+    def __init__(
+        self, backend: EngineBackend, emit: Callable[[Event], None], *, parallel: int = 1
+    ) -> None:
+        self._backend = backend
+        self._emit = emit
+        self._slots = [_Slot(backend.session()) for _ in range(parallel)]
+        self._wake = threading.Condition()
+        self._waiting: deque[_Job] = deque()
+        self._running: list[_Running] = []
+        self._stopping = False
+        self._steps = 0
+
+    # ---- any thread ----
+
+    def handle(self, command: Command) -> None:
+        """Takes a command; snapshots are answered before this returns."""
+        if isinstance(command, TakeSnapshot):
+            self._emit(Telemetry(serial=command.serial, snapshot=self.snapshot()))
+            return
+        with self._wake:
+            if isinstance(command, Submit):
+                self._waiting.append(_Job(command))
+            elif isinstance(command, Cancel):
+                for job in (*self._waiting, *(running.job for running in self._running)):
+                    if job.command.job == command.job:
+                        job.cancelled = True
+            elif isinstance(command, Stop):
+                self._stopping = True
+            self._wake.notify()
+
+    def snapshot(self) -> EngineSnapshot:
+        """Counters and job states now, without waiting for the loop."""
+        counters = self._backend.counters()
+        with self._wake:
+            jobs = [running.job for running in self._running] + list(self._waiting)
+        return EngineSnapshot(
+            progress=counters.progress + self._steps,
+            prompt_tokens=counters.prompt_tokens,
+            decoded_tokens=counters.decoded_tokens,
+            weight_bytes=counters.weight_bytes,
+            kv_bytes=counters.kv_bytes,
+            scratch_bytes=counters.scratch_bytes,
+            jobs=tuple(job.state() for job in jobs),
+        )
+
+    # ---- the loop's thread ----
+
+    def run(self) -> None:
+        """Serves jobs until Stop. The backend stays open; its owner closes it."""
+        while True:
+            with self._wake:
+                while not (self._stopping or self._waiting or self._running):
+                    self._wake.wait()
+                if self._stopping:
+                    break
+            try:
+                self._admit()
+                self._prefill()
+                self._decode()
+            except Exception:
+                # A fault of ours must not leave clients waiting for ever, nor end the worker.
+                log.exception("the engine loop failed; its jobs are ended")
+                for running in tuple(self._running):
+                    self._fail(running, "internal_error", "the engine loop met an internal error")
+            self._steps += 1
+        for running in tuple(self._running):
+            self._fail(running, "engine_stopped", "the engine is being stopped")
+        with self._wake:
+            left = list(self._waiting)
+            self._waiting.clear()
+        for job in left:
+            self._emit(
+                Failed(
+                    job=job.command.job,
+                    code="engine_stopped",
+                    message="the engine is being stopped",
+                )
+            )
+
+    def _admit(self) -> None:
+        while True:
+            with self._wake:
+                cancelled = [waiting for waiting in self._waiting if waiting.cancelled]
+                for dropped in cancelled:
+                    self._waiting.remove(dropped)
+                free = [slot for slot in self._slots if not slot.busy]
+                job: _Job | None = None
+                if free and self._waiting:
+                    job = self._waiting.popleft()
+            for dropped in cancelled:
+                self._emit_done(dropped, "cancelled")
+            if job is None:
+                return
+            # Ties go to the lowest slot, so that one client alone always meets its own history.
+            prompt = job.command.prompt
+            matches = [slot.common_prefix(prompt) for slot in free]
+            self._start(job, free[matches.index(max(matches))])
+
+    def _start(self, job: _Job, slot: _Slot) -> None:
+        prompt, context = job.command.prompt, self._backend.info.context
+        if not prompt or len(prompt) >= context:
+            self._emit(
+                Failed(
+                    job=job.command.job,
+                    code="context_length_exceeded",
+                    message=f"the prompt has {len(prompt)} tokens; 1 to {context - 1} fit",
+                )
+            )
+            return
+        job.limit = max(1, min(job.command.max_tokens, context - len(prompt)))
+        slot.busy = True
+        running = _Running(job, slot, self._backend)
+        with self._wake:
+            self._running.append(running)
+        try:
+            job.cached = job.prompt_done = slot.common_prefix(prompt)
+            slot.session.truncate(job.cached)
+            slot.history = prompt[: job.cached]
+            slot.session.prefill_start(prompt[job.cached :])
+        except EngineError as error:
+            self._fail_with(running, error)
+            return
+        job.phase = "prefill"
+        self._emit(Accepted(job=job.command.job, prompt=len(prompt), cached=job.cached))
+
+    def _prefill(self) -> None:
+        """One slice for every job that still reads its prompt."""
+        for running in tuple(self._running):
+            job, slot = running.job, running.slot
+            if job.phase != "prefill":
+                continue
+            if job.cancelled:
+                self._finish(running, "cancelled")
+                continue
+            try:
+                progress = slot.session.prefill_step(SLICE_MS)
+            except EngineError as error:
+                self._fail_with(running, error)
+                continue
+            job.prompt_done = job.cached + progress.tokens_done
+            now = time.monotonic()
+            if progress.finished:
+                job.phase = "decode"
+                job.first_sample = now
+                slot.history = list(job.command.prompt)
+            if progress.finished or now - job.last_progress >= PROGRESS_SECONDS:
+                job.last_progress = now
+                self._emit(
+                    Progress(
+                        job=job.command.job, done=job.prompt_done, total=len(job.command.prompt)
+                    )
+                )
+
+    def _decode(self) -> None:
+        """Samples for every job with logits, then computes one step for those that go on."""
+        batch: list[_Running] = []
+        for running in tuple(self._running):
+            if running.job.phase != "decode":
+                continue
+            if running.job.cancelled:
+                self._finish(running, "cancelled")
+                continue
+            try:
+                token = running.slot.session.sample(running.job.sampling)
+            except EngineError as error:
+                self._fail_with(running, error)
+                continue
+            if self._consume(running, token):
+                batch.append(running)
+        if batch:
+            self._step(batch)
+
+    def _consume(self, running: _Running, token: int) -> bool:
+        """Turns a sampled token into text; returns whether the job wants another one."""
+        job = running.job
+        if token in self._backend.end_ids:
+            self._finish(running, "stop", flush=True)
+            return False
+        job.generated.append(token)
+        text = running.text.push(token)
+        if text:
+            self._emit_text(job, text)
+        if running.text.stopped:
+            self._finish(running, "stop")
+            return False
+        if len(job.generated) >= job.limit:
+            self._finish(running, "length", flush=True)
+            return False
+        return True
+
+    def _step(self, batch: list[_Running]) -> None:
+        sessions = [running.slot.session for running in batch]
+        tokens = [running.job.generated[-1] for running in batch]
+        try:
+            self._backend.decode(sessions, tokens)
+        except EngineError as error:
+            if len(batch) == 1:
+                self._fail_with(batch[0], error)
+                return
+            # All or nothing: nothing was appended. One by one, only the culprit fails.
+            for running in batch:
+                self._step([running])
+            return
+        for running, token in zip(batch, tokens, strict=True):
+            running.slot.history.append(token)
+
+    # ---- ends ----
+
+    def _emit_text(self, job: _Job, text: str) -> None:
+        part = Part("text", text)
+        self._emit(Tokens(job=job.command.job, parts=(part,), generated=len(job.generated)))
+
+    def _emit_done(self, job: _Job, reason: FinishReason) -> None:
+        now = time.monotonic()
+        first = job.first_sample or now
+        self._emit(
+            Done(
+                job=job.command.job,
+                finish_reason=reason,
+                usage=Usage(
+                    prompt=len(job.command.prompt),
+                    cached=job.cached,
+                    completion=len(job.generated),
+                ),
+                prefill_ms=(first - job.started) * 1000,
+                decode_ms=(now - first) * 1000,
+            )
+        )
+
+    def _release(self, running: _Running) -> None:
+        """Frees the slot; what its session holds stays for the next prompt."""
+        slot = running.slot
+        with self._wake:
+            self._running.remove(running)
+        try:
+            if running.job.phase != "decode":
+                held = len(slot.session)
+                slot.session.truncate(held)
+                slot.history = running.job.command.prompt[:held]
+        except EngineError as error:
+            log.warning("the slot could not be kept after a job: %s", error.message)
+            self._renew(slot)
+        slot.busy = False
+
+    def _renew(self, slot: _Slot) -> None:
+        slot.session.close()
+        slot.session = self._backend.session()
+        slot.history = []
+
+    def _finish(self, running: _Running, reason: FinishReason, *, flush: bool = False) -> None:
+        if flush:
+            tail = running.text.flush()
+            if tail:
+                self._emit_text(running.job, tail)
+            if running.text.stopped:
+                # A stop string that only the end of the text decided.
+                reason = "stop"
+        self._release(running)
+        self._emit_done(running.job, reason)
+
+    def _fail_with(self, running: _Running, error: EngineError) -> None:
+        self._fail(running, f"engine_{error.code.name.lower()}", error.message)
+
+    def _fail(self, running: _Running, code: str, message: str) -> None:
+        # A failed step may have left anything behind: start the slot afresh.
+        running.job.phase = "waiting"
+        slot = running.slot
+        try:
+            slot.session.truncate(0)
+        except EngineError as error:
+            log.warning("a failed session could not be emptied: %s", error.message)
+            self._renew(slot)
+        self._release(running)
+        self._emit(Failed(job=running.job.command.job, code=code, message=message))
