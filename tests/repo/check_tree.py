@@ -27,7 +27,7 @@ ADDRESS = re.compile(r"[a-z]+://|--(extra-)?index-url|--find-links|--trusted-hos
 def tracked() -> list[str]:
     """Paths that git tracks, relative to the root."""
     command = ["git", "ls-files", "-z"]
-    listing = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout  # noqa: S603
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
     return [name for name in listing.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
