@@ -1,0 +1,252 @@
+/* attn_avx512.c - attention (attn_body.h) for AVX-512 with BF16 dot products.
+ *
+ * Queries and probabilities are bf16 pairs broadcast from memory, keys and values bf16 pairs in
+ * vectors: one vdpbf16ps is 32 multiply-adds. A product tile is up to 6 rows by 4 vectors, its 24 sums
+ * in registers; they are named one by one because an array of them ends up in memory. The sum of the
+ * probabilities is that of their rounded values, so the weights of a row add up to one.
+ */
+#if defined(__x86_64__)
+#define CLB_SIMD_AVX512
+#define CLB_ATTN(name) clb_attn_avx512_##name
+#include "simd.h"
+
+#include "attn.h"
+
+typedef uint16_t attn_elem;
+
+#define ATTN_COLUMNS 4
+
+static void attn_pack(attn_elem *dst, const float *src, int32_t n)
+{
+    int32_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        _mm256_storeu_si256((__m256i *)(void *)(dst + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(src + i)));
+    for (; i < n; i++)
+        dst[i] = s_bf16(src[i]);
+}
+
+/* ---- products ------------------------------------------------------------------------------------ */
+
+#define DOT(acc, a, b) acc = _mm512_dpbf16_ps(acc, (__m512bh)(a), (__m512bh)(b))
+
+CLB_INLINE __m512i broadcast_pair(const uint16_t *p)
+{
+    int32_t x;
+    memcpy(&x, p, 4);
+    return _mm512_set1_epi32(x);
+}
+
+/* For each row of the tile (X = what to do with a row). */
+#define ROWS_1(X) X(0)
+#define ROWS_2(X) X(0) X(1)
+#define ROWS_3(X) ROWS_2(X) X(2)
+#define ROWS_4(X) ROWS_3(X) X(3)
+#define ROWS_5(X) ROWS_4(X) X(4)
+#define ROWS_6(X) ROWS_5(X) X(5)
+
+#define ZERO_ROW(r)                                                                                          \
+    __m512 a##r##0 = zero, a##r##1 = zero, a##r##2 = zero, a##r##3 = zero;
+#define STEP_ROW(r)                                                                                          \
+    {                                                                                                        \
+        __m512i x = broadcast_pair(a + (r)*lda);                                                             \
+        DOT(a##r##0, b0, x);                                                                                 \
+        if (vectors > 1)                                                                                     \
+            DOT(a##r##1, b1, x);                                                                             \
+        if (vectors > 2)                                                                                     \
+            DOT(a##r##2, b2, x);                                                                             \
+        if (vectors > 3)                                                                                     \
+            DOT(a##r##3, b3, x);                                                                             \
+    }
+#define STORE_ROW(r)                                                                                         \
+    {                                                                                                        \
+        _mm512_storeu_ps(c + (r)*ldc, a##r##0);                                                              \
+        if (vectors > 1)                                                                                     \
+            _mm512_storeu_ps(c + (r)*ldc + 16, a##r##1);                                                     \
+        if (vectors > 2)                                                                                     \
+            _mm512_storeu_ps(c + (r)*ldc + 32, a##r##2);                                                     \
+        if (vectors > 3)                                                                                     \
+            _mm512_storeu_ps(c + (r)*ldc + 48, a##r##3);                                                     \
+    }
+#define MERGE_VECTOR(r, v)                                                                                   \
+    if (vectors > v)                                                                                         \
+        _mm512_storeu_ps(c + (r)*ldc + 16 * v,                                                               \
+                         _mm512_fmadd_ps(kept ? _mm512_loadu_ps(c + (r)*ldc + 16 * v) : zero, k,             \
+                                         _mm512_mul_ps(a##r##v, g)));
+#define MERGE_ROW(r)                                                                                         \
+    {                                                                                                        \
+        int kept = keep[r] != 0.0f;                                                                          \
+        __m512 k = _mm512_set1_ps(keep[r]), g = _mm512_set1_ps(gain[r]);                                     \
+        MERGE_VECTOR(r, 0)                                                                                   \
+        MERGE_VECTOR(r, 1)                                                                                   \
+        MERGE_VECTOR(r, 2)                                                                                   \
+        MERGE_VECTOR(r, 3)                                                                                   \
+    }
+
+/* c[row][16*v + lane] over `pairs` steps; vector v of a step lies v*step pairs after b, steps are ldb
+ * pairs apart. finish: STORE_ROW writes the sums, MERGE_ROW folds them into c. */
+#define DEFINE_TILE(name, rows, finish)                                                                      \
+    CLB_INLINE void name(const uint16_t *a, size_t lda, const uint32_t *b, size_t ldb, size_t step,          \
+                         int32_t pairs, const int vectors, float *c, size_t ldc, const float *keep,          \
+                         const float *gain)                                                                  \
+    {                                                                                                        \
+        const __m512 zero = _mm512_setzero_ps();                                                             \
+        (void)keep, (void)gain;                                                                              \
+        ROWS_##rows(ZERO_ROW) for (int32_t j = 0; j < pairs; j++, a += 2, b += ldb)                          \
+        {                                                                                                    \
+            __m512i b0 = _mm512_loadu_si512(b), b1 = b0, b2 = b0, b3 = b0;                                   \
+            if (vectors > 1)                                                                                 \
+                b1 = _mm512_loadu_si512(b + step);                                                           \
+            if (vectors > 2)                                                                                 \
+                b2 = _mm512_loadu_si512(b + 2 * step);                                                       \
+            if (vectors > 3)                                                                                 \
+                b3 = _mm512_loadu_si512(b + 3 * step);                                                       \
+            ROWS_##rows(STEP_ROW)                                                                            \
+        }                                                                                                    \
+        ROWS_##rows(finish)                                                                                  \
+    }
+
+#define DEFINE_TILES(name, finish)                                                                           \
+    DEFINE_TILE(name##_1, 1, finish)                                                                         \
+    DEFINE_TILE(name##_2, 2, finish)                                                                         \
+    DEFINE_TILE(name##_3, 3, finish)                                                                         \
+    DEFINE_TILE(name##_4, 4, finish)                                                                         \
+    DEFINE_TILE(name##_5, 5, finish)                                                                         \
+    DEFINE_TILE(name##_6, 6, finish)
+
+DEFINE_TILES(store_tile, STORE_ROW)
+DEFINE_TILES(merge_tile, MERGE_ROW)
+
+/* All rows of one column block of `vectors` vectors, 6 at a time. */
+#define RUN_ROWS(tile, vectors)                                                                              \
+    for (int32_t r = 0; r < rows; r += 6) {                                                                  \
+        const uint16_t *ar = a + (size_t)r * lda;                                                            \
+        float *cr = c + (size_t)r * ldc;                                                                     \
+        const float *kr = keep ? keep + r : NULL, *gr = gain ? gain + r : NULL;                              \
+        switch (rows - r) {                                                                                  \
+        case 1:                                                                                              \
+            tile##_1(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                \
+            break;                                                                                           \
+        case 2:                                                                                              \
+            tile##_2(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                \
+            break;                                                                                           \
+        case 3:                                                                                              \
+            tile##_3(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                \
+            break;                                                                                           \
+        case 4:                                                                                              \
+            tile##_4(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                \
+            break;                                                                                           \
+        case 5:                                                                                              \
+            tile##_5(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                \
+            break;                                                                                           \
+        default:                                                                                             \
+            tile##_6(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                \
+        }                                                                                                    \
+    }
+
+#define DEFINE_RUN(name, tile)                                                                               \
+    static void name(const uint16_t *a, size_t lda, int32_t rows, const uint32_t *b, size_t ldb, size_t step,\
+                     int32_t vectors, int32_t pairs, float *c, size_t ldc, const float *keep,                \
+                     const float *gain)                                                                      \
+    {                                                                                                        \
+        if (vectors == 4) {                                                                                  \
+            RUN_ROWS(tile, 4)                                                                                \
+        } else if (vectors == 3) {                                                                           \
+            RUN_ROWS(tile, 3)                                                                                \
+        } else if (vectors == 2) {                                                                           \
+            RUN_ROWS(tile, 2)                                                                                \
+        } else {                                                                                             \
+            RUN_ROWS(tile, 1)                                                                                \
+        }                                                                                                    \
+    }
+
+DEFINE_RUN(store_product, store_tile)
+DEFINE_RUN(merge_product, merge_tile)
+
+static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, size_t step, int32_t columns,
+                        int32_t pairs, float *c)
+{
+    store_product(a, (size_t)pairs * 2, rows, b, 16, step, columns, pairs, c, CLB_SPAN, NULL, NULL);
+}
+
+static void attn_values(const attn_elem *p, int32_t rows, const uint32_t *v, int32_t width, int32_t pairs, float *out,
+                        const float *keep, const float *gain)
+{
+    for (int32_t i = 0; i < width; i += 64)
+        merge_product(p, CLB_SPAN, rows, v + i, (size_t)width, 16, width - i < 64 ? (width - i) / 16 : 4, pairs,
+                      out + i, (size_t)width, keep, gain);
+}
+
+/* ---- softmax ------------------------------------------------------------------------------------- */
+
+/* 2^y for y <= 0 (and NaN), as exact as the bf16 it is rounded to can show: relative error 7e-6. */
+CLB_INLINE __m512 exp2_short(__m512 y)
+{
+    __m512 n = _mm512_roundscale_ps(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 f = _mm512_sub_ps(y, n);
+    __m512 q = _mm512_set1_ps(0.009618111f);
+    q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(0.055837423f));
+    q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(0.24023253f));
+    q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(0.6931369f));
+    q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(q, n);
+}
+
+/* Mask of the lanes of 16-token group g among n tokens. */
+CLB_INLINE __mmask16 group_mask(int32_t n, int g)
+{
+    int32_t left = n - 16 * g;
+    return left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1);
+}
+
+CLB_INLINE clb_softmax softmax_row(const float *s, int32_t n, float scale, uint16_t *p, const int is_full)
+{
+    const __m512 low = _mm512_set1_ps(-INFINITY);
+#define LOAD(g) (is_full ? _mm512_loadu_ps(s + 16 * (g)) : _mm512_mask_loadu_ps(low, group_mask(n, g), s + 16 * (g)))
+    __m512 s0 = LOAD(0), s1 = LOAD(1), s2 = LOAD(2), s3 = LOAD(3);
+    __m512 s4 = LOAD(4), s5 = LOAD(5), s6 = LOAD(6), s7 = LOAD(7);
+#undef LOAD
+    __m512 m = _mm512_max_ps(_mm512_max_ps(_mm512_max_ps(s0, s1), _mm512_max_ps(s2, s3)),
+                             _mm512_max_ps(_mm512_max_ps(s4, s5), _mm512_max_ps(s6, s7)));
+    float max = _mm512_reduce_max_ps(m) * scale;
+    const __m512 c = _mm512_set1_ps(scale), shift = _mm512_set1_ps(-max);
+    const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
+    __m512 sum = _mm512_setzero_ps();
+#define EXP(g, x)                                                                                            \
+    (is_full ? exp2_short(_mm512_fmadd_ps(x, c, shift))                                                      \
+             : _mm512_maskz_mov_ps(group_mask(n, g), exp2_short(_mm512_fmadd_ps(x, c, shift))))
+#define PAIR(g, x, y)                                                                                        \
+    {                                                                                                        \
+        __m512bh e = _mm512_cvtne2ps_pbh(EXP((g) + 1, y), EXP(g, x));                                        \
+        _mm512_storeu_si512(p + 16 * (g), (__m512i)e);                                                       \
+        sum = _mm512_dpbf16_ps(sum, e, ones);                                                                \
+    }
+    PAIR(0, s0, s1)
+    PAIR(2, s2, s3)
+    PAIR(4, s4, s5)
+    PAIR(6, s6, s7)
+#undef PAIR
+#undef EXP
+    return (clb_softmax){max, v_sum((vf)sum)};
+}
+
+static clb_softmax attn_softmax(float *s, int32_t n, float scale, attn_elem *p)
+{
+    return n == CLB_SPAN ? softmax_row(s, n, scale, p, 1) : softmax_row(s, n, scale, p, 0);
+}
+
+/* ---- rearranging --------------------------------------------------------------------------------- */
+
+static void attn_transpose(uint32_t *dst, const uint32_t *const *rows, int32_t n, int32_t pairs)
+{
+    for (int32_t j = 0; j < pairs; j++, dst += 16) {
+        for (int32_t i = 0; i < n; i++)
+            dst[i] = rows[i][j];
+        for (int32_t i = n; i < 16; i++)
+            dst[i] = 0;
+    }
+}
+
+#include "attn_body.h"
+#else
+typedef int clb_no_attn_avx512; /* a file may not be empty */
+#endif
