@@ -43,7 +43,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     `fail_prefill` is the sentence with which reading the prompt fails.
     """
 
-    pieces: tuple[str | bytes, ...] = ("ok",)
+    pieces: tuple[Any, ...] = ("ok",)  # str or bytes
     end_id: int = 0
     repeat: bool = False
     prefill_ms: float = 0

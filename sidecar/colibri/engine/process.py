@@ -122,9 +122,11 @@ class _Child:
     def measure(self) -> None:
         """Remembers the resident size, the thing to tell after a kill."""
         try:
-            self.rss_bytes = psutil.Process(self.process.pid).memory_info().rss
+            size = psutil.Process(self.process.pid).memory_info().rss
         except psutil.Error:
             return
+        if size:  # a dead child that nobody waited for yet holds nothing
+            self.rss_bytes = size
 
     def close(self) -> None:
         for stream in (self.commands, self.events, self.errors):

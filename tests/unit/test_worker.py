@@ -1,0 +1,328 @@
+"""The engine loop over the scripted engine: text, stops, limits, cancel, reuse of what a slot
+holds.
+
+Covers R001, R002, R021, R084, R085, R086, R093, R096, R101, R144, R146.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from colibri.engine import fake
+from colibri.engine.fake import END_IDS, FakeBackend, Options, Script
+from colibri.engine.protocol import (
+    Accepted,
+    Cancel,
+    Done,
+    Event,
+    Failed,
+    Progress,
+    Stop,
+    Submit,
+    TakeSnapshot,
+    Telemetry,
+    Tokens,
+)
+from colibri.engine.worker import Worker
+
+TIMEOUT = 20
+
+
+class Harness:
+    """A worker in a thread, its events in one queue."""
+
+    def __init__(self, parallel: int = 1, context: int = 4096) -> None:
+        self.backend = FakeBackend(Options(context=context))
+        self.events: queue.Queue[Event] = queue.Queue()
+        self.worker = Worker(self.backend, self.events.put, parallel=parallel)
+        self.thread = threading.Thread(target=self.worker.run)
+        self.thread.start()
+        self._jobs = 0
+
+    def submit(self, prompt: str = "hi", **fields: object) -> str:
+        self._jobs += 1
+        job = f"job{self._jobs}"
+        values: dict[str, object] = {
+            "max_tokens": 100,
+            "temperature": 0.0,
+            "top_p": 1.0,
+            "seed": 1,
+            **fields,
+        }
+        self.worker.handle(Submit(job=job, prompt=fake.encode(prompt), **values))
+        return job
+
+    def until(self, wanted: Callable[[Event], bool]) -> list[Event]:
+        """Events up to and including the first wanted one."""
+        seen: list[Event] = []
+        while True:
+            seen.append(self.events.get(timeout=TIMEOUT))
+            if wanted(seen[-1]):
+                return seen
+
+    def finish(self, job: str) -> list[Event]:
+        def ended(event: Event) -> bool:
+            return isinstance(event, Done | Failed) and event.job == job
+
+        return [e for e in self.until(ended) if getattr(e, "job", None) == job]
+
+    def answer(self, prompt: str = "hi", **fields: object) -> tuple[str, Done]:
+        events = self.finish(self.submit(prompt, **fields))
+        done = events[-1]
+        assert isinstance(done, Done), done
+        return text_of(events), done
+
+    def close(self) -> None:
+        self.worker.handle(Stop())
+        self.thread.join(TIMEOUT)
+        assert not self.thread.is_alive()
+
+
+def text_of(events: Sequence[Event]) -> str:
+    return "".join(p.text for e in events if isinstance(e, Tokens) for p in e.parts)
+
+
+@pytest.fixture
+def harness() -> Iterator[Harness]:
+    made = Harness()
+    yield made
+    made.close()
+
+
+def test_a_job_is_accepted_reports_progress_streams_text_and_is_done(harness: Harness) -> None:
+    harness.backend.enqueue(Script(pieces=("Hel", "lo")))
+    events = harness.finish(harness.submit("abc"))
+    kinds = [type(event) for event in events]
+    assert kinds == [Accepted, Progress, Tokens, Tokens, Done]
+    assert text_of(events) == "Hello"
+    done = events[-1]
+    assert isinstance(done, Done)
+    assert done.finish_reason == "stop"
+    assert (done.usage.prompt, done.usage.cached, done.usage.completion) == (3, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "stops", "text"),
+    [
+        (("mon, ", "tue, ", "wed, ", "thu, ", "fri"), ("thu",), "mon, tue, wed, "),
+        (("I drink gre", "en te", "a daily"), ("green tea",), "I drink "),
+        (("A ", "END", " B"), ("END",), "A "),
+        (("1, 2, 3, 4, ", "5", ", 6"), ("x", "5"), "1, 2, 3, 4, "),
+    ],
+)
+def test_text_ends_just_before_a_stop_string(
+    harness: Harness, pieces: tuple[str, ...], stops: tuple[str, ...], text: str
+) -> None:
+    """R001, R002, R086: nothing of the stop string or behind it comes out."""
+    harness.backend.enqueue(Script(pieces=pieces))
+    answer, done = harness.answer(stops=stops)
+    assert answer == text
+    assert done.finish_reason == "stop"
+
+
+def test_a_beginning_of_a_stop_string_that_never_completes_comes_out_at_the_end(
+    harness: Harness,
+) -> None:
+    """R085: only true prefixes are held back, and the end releases them."""
+    harness.backend.enqueue(Script(pieces=("abc", "XX")))
+    assert harness.answer(stops=("XXXXXXXXXX",))[0] == "abcXX"
+
+
+def test_text_that_is_no_prefix_of_a_stop_is_not_delayed(harness: Harness) -> None:
+    """R085: the length of a stop string costs no latency."""
+    harness.backend.enqueue(Script(pieces=("a", "b", "c")))
+    events = harness.finish(harness.submit(stops=("XXXXXXXXXX",)))
+    assert [e.parts[0].text for e in events if isinstance(e, Tokens)] == ["a", "b", "c"]
+
+
+def test_a_character_cut_into_bytes_comes_out_whole(harness: Harness) -> None:
+    """R084."""
+    harness.backend.enqueue(Script(pieces=(b"\xf0", b"\x9f", b"\x98", b"\x80", "!")))
+    assert harness.answer()[0] == "\N{GRINNING FACE}!"
+
+
+def test_dangling_bytes_at_a_cut_are_dropped(harness: Harness) -> None:
+    """R084: no replacement character when the budget ends inside a character."""
+    harness.backend.enqueue(Script(pieces=("a", b"\xf0", b"\x9f", b"\x98", b"\x80")))
+    answer, done = harness.answer(max_tokens=3)
+    assert answer == "a"
+    assert done.finish_reason == "length"
+    assert done.usage.completion == 3
+
+
+@pytest.mark.parametrize("end_id", sorted(END_IDS))
+def test_every_end_id_ends_the_turn(harness: Harness, end_id: int) -> None:
+    """R146."""
+    harness.backend.enqueue(Script(pieces=("done",), end_id=end_id))
+    answer, done = harness.answer()
+    assert (answer, done.finish_reason) == ("done", "stop")
+
+
+def test_max_tokens_is_clamped_to_the_room_left() -> None:
+    """An endless answer ends at the context, with reason length."""
+    harness = Harness(context=20)
+    harness.backend.enqueue(Script(pieces=("x",), repeat=True))
+    answer, done = harness.answer("12345678", max_tokens=1000)
+    assert len(answer) == 12
+    assert done.finish_reason == "length"
+    harness.close()
+
+
+def test_a_prompt_that_fills_the_context_fails_by_name() -> None:
+    harness = Harness(context=8)
+    failed = harness.finish(harness.submit("12345678"))[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "context_length_exceeded"
+    harness.close()
+
+
+def test_sampling_parameters_reach_the_engine_unchanged(harness: Harness) -> None:
+    """R021, R022: the seed and the temperature of the request are those of every draw."""
+    harness.answer(seed=42, temperature=0.25, top_p=0.5)
+    sampling = harness.backend.samplings[-1]
+    assert (sampling.seed, sampling.temperature, sampling.top_p) == (42, 0.25, 0.5)
+
+
+def test_the_common_prefix_of_the_next_prompt_is_not_computed_again(harness: Harness) -> None:
+    harness.answer("the same beginning, one end")
+    _, done = harness.answer("the same beginning, another end")
+    assert done.usage.cached == len("the same beginning, ")
+
+
+def test_the_same_prompt_again_computes_only_its_last_token(harness: Harness) -> None:
+    """R018: cached tokens are told, and at least one token is computed for its logits."""
+    harness.answer("again")
+    _, done = harness.answer("again")
+    assert done.usage.cached == len("again") - 1
+
+
+def test_an_engine_error_ends_the_job_with_the_engines_sentence(harness: Harness) -> None:
+    """R144: non-finite logits fail the request; the next one works."""
+    harness.backend.enqueue(Script(pieces=("a", "b", "c"), fail_at=2))
+    events = harness.finish(harness.submit())
+    failed = events[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "engine_numeric"
+    assert "not finite at position" in failed.message
+    assert text_of(events) == "ab"
+    assert harness.answer()[0] == "ok"
+
+
+def test_a_failing_prefill_ends_the_job(harness: Harness) -> None:
+    harness.backend.enqueue(Script(fail_prefill="out-00003.safetensors: read error at 4096"))
+    failed = harness.finish(harness.submit())[-1]
+    assert isinstance(failed, Failed)
+    assert "out-00003" in failed.message
+
+
+def test_a_fault_in_our_own_code_ends_the_job_and_not_the_worker(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(harness.worker, "_consume", broken)
+    failed = harness.finish(harness.submit())[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "internal_error"
+    assert "planted" in caplog.text
+    monkeypatch.undo()
+    assert harness.answer()[0] == "ok"
+
+
+def test_cancel_during_prefill_frees_the_slot(harness: Harness) -> None:
+    """R093, R096."""
+    harness.backend.enqueue(Script(prefill_ms=600_000))
+    job = harness.submit()
+    harness.until(lambda event: isinstance(event, Accepted))
+    harness.worker.handle(Cancel(job=job))
+    done = harness.finish(job)[-1]
+    assert isinstance(done, Done)
+    assert done.finish_reason == "cancelled"
+    assert harness.answer()[0] == "ok"
+
+
+def test_cancel_during_decode_frees_the_slot(harness: Harness) -> None:
+    """R093."""
+    harness.backend.enqueue(Script(pieces=("x",), repeat=True, token_ms=1))
+    job = harness.submit(max_tokens=10**6)
+    harness.until(lambda event: isinstance(event, Tokens))
+    harness.worker.handle(Cancel(job=job))
+    done = harness.finish(job)[-1]
+    assert isinstance(done, Done)
+    assert done.finish_reason == "cancelled"
+
+
+def test_a_waiting_job_that_is_cancelled_never_starts(harness: Harness) -> None:
+    """R094: the script of the cancelled one is still there for the next."""
+    harness.backend.enqueue(
+        Script(pieces=("x",), repeat=True, token_ms=1), Script(pieces=("second",))
+    )
+    first = harness.submit(max_tokens=10**6)
+    harness.until(lambda event: isinstance(event, Tokens))
+    second = harness.submit()
+    harness.worker.handle(Cancel(job=second))
+    harness.worker.handle(Cancel(job=first))
+    harness.finish(first)
+    assert harness.answer()[0] == "second"
+
+
+def test_a_snapshot_is_answered_while_a_step_runs(harness: Harness) -> None:
+    """The reader thread answers; the loop may be anywhere."""
+    harness.backend.enqueue(Script(prefill_ms=600_000))
+    job = harness.submit()
+    harness.until(lambda event: isinstance(event, Accepted))
+    harness.worker.handle(TakeSnapshot(serial=7))
+    telemetry = harness.until(lambda event: isinstance(event, Telemetry))[-1]
+    assert isinstance(telemetry, Telemetry)
+    assert telemetry.serial == 7
+    assert [state.phase for state in telemetry.snapshot.jobs] == ["prefill"]
+    harness.worker.handle(Cancel(job=job))
+    harness.finish(job)
+
+
+def test_stop_ends_running_and_waiting_jobs() -> None:
+    harness = Harness()
+    harness.backend.enqueue(Script(prefill_ms=600_000))
+    first = harness.submit()
+    second = harness.submit()
+    harness.until(lambda event: isinstance(event, Accepted))
+    harness.worker.handle(Stop())
+    ends = [harness.finish(first)[-1], harness.finish(second)[-1]]
+    assert [end.code for end in ends if isinstance(end, Failed)] == ["engine_stopped"] * 2
+    harness.thread.join(TIMEOUT)
+    assert not harness.thread.is_alive()
+
+
+def test_answers_side_by_side_equal_answers_one_after_the_other() -> None:
+    """R101: lengths differ, one ends early, none disturbs the others."""
+    pieces = [tuple(f"{n}.{i} " for i in range(n)) for n in (1, 40, 3, 200)]
+    harness = Harness(parallel=4)
+    for script in pieces:
+        harness.backend.enqueue(Script(pieces=script))
+    jobs = [harness.submit(f"prompt {n}", max_tokens=1000) for n in range(4)]
+    events: list[Event] = []
+    while sum(isinstance(event, Done) for event in events) < 4:
+        events.append(harness.events.get(timeout=TIMEOUT))
+    texts = {
+        text_of([event for event in events if getattr(event, "job", "") == job]) for job in jobs
+    }
+    assert texts == {"".join(script) for script in pieces}
+    harness.close()
+
+
+def test_one_failing_job_of_a_batch_does_not_take_the_others_down() -> None:
+    harness = Harness(parallel=2)
+    harness.backend.enqueue(Script(pieces=("x",) * 50), Script(pieces=("y",) * 50, fail_at=5))
+    jobs = [harness.submit(f"prompt {n}", max_tokens=1000) for n in range(2)]
+    ends: dict[str, Event] = {}
+    while len(ends) < 2:
+        event = harness.events.get(timeout=TIMEOUT)
+        if isinstance(event, Done | Failed):
+            ends[event.job] = event
+    assert sorted(type(ends[job]).__name__ for job in jobs) == ["Done", "Failed"]
+    harness.close()
