@@ -1,0 +1,211 @@
+/* engine.h - what the engine's own files share: engine, session, batch, family.
+ *
+ * One forward pass works on a BATCH: n rows (tokens), cut into RUNS of consecutive positions of one
+ * session. A prefill chunk is one run of many rows, a decode step is many runs of one row; families
+ * see no difference, which is how both give equal bits.
+ *
+ * Everything here belongs to the engine's calling thread; workers of the pool run inside it. Counters
+ * and the cancel flag are atomic and may be touched from any thread.
+ */
+#ifndef CLB_ENGINE_H
+#define CLB_ENGINE_H
+
+#include <stdatomic.h>
+
+#include "colibri.h"
+#include "error.h"
+#include "kernels/kernels.h"
+#include "load.h"
+#include "pool.h"
+#include "scratch.h"
+#include "store.h"
+#include "table.h"
+
+/* Most sessions in one decode step. */
+#define CLB_MAX_BATCH 64
+
+/* One kind of state that a layer keeps per token, and where it lies inside a KV block of CLB_SPAN
+ * tokens. A block holds all layers. Windowed K/V and rolling state are further kinds of the same list. */
+typedef enum { CLB_KV_GQA, CLB_KV_LATENT, CLB_KV_INDEX } clb_kv_kind;
+
+typedef struct {
+    clb_kv_kind kind;
+    int32_t layer;
+    int64_t offset; /* in a block */
+    int64_t bytes;  /* per block */
+} clb_kv_part;
+
+typedef struct {
+    clb_kv_part *parts;
+    int32_t n_parts;
+    int64_t block_bytes;
+    int64_t bytes_per_token; /* semantic, without padding */
+} clb_kv_layout;
+
+typedef struct {
+    colibri_session *session;
+    int32_t row0;  /* first row of the batch */
+    int32_t n;     /* rows */
+    int32_t first; /* absolute position of the first row */
+} clb_run;
+
+typedef struct {
+    int32_t n;
+    float *x;            /* residual stream [n][hidden] */
+    const float *rope;   /* [n][rope_dim/2]{cos, sin} */
+    const clb_run *runs;
+    int32_t n_runs;
+    /* DSA selection of each row, kept from a full layer to the layers that share it:
+     * selected [n][index_topk]; n_selected[row] = -1 means all positions up to the row's own. */
+    int32_t *selected;
+    int32_t *n_selected;
+} clb_batch;
+
+struct colibri_engine;
+
+/* A family owns its architecture: weight names, graph, KV kinds. */
+typedef struct {
+    int32_t id; /* colibri_family */
+    const char *name;
+    /* Refuses impossible geometry; no allocation. */
+    int32_t (*check)(const colibri_geometry *g, const clb_error *error);
+    int32_t (*rope_dim)(const colibri_geometry *g);
+    /* Allocates engine->model and binds its weights; fills the KV layout. */
+    int32_t (*bind)(struct colibri_engine *engine, clb_loader *loader);
+    int32_t (*layer)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error);
+    void (*release)(struct colibri_engine *engine);
+} clb_family;
+
+extern const clb_family clb_family_llama;
+extern const clb_family clb_family_glm_moe_dsa;
+
+struct colibri_engine {
+    colibri_engine_options options;
+    colibri_geometry geometry; /* array pointers refer to the two copies below */
+    uint8_t *layer_sparse;
+    uint8_t *layer_indexer;
+    const clb_family *family;
+    const clb_kernels *kernels;
+    clb_pool *pool;
+    clb_table table;
+    clb_kv_layout kv;
+    clb_store store;
+    void *model; /* the family's weights */
+    int32_t context;
+    int32_t prefill_chunk;
+    int32_t kv_f32;
+    int32_t sparse_attention;
+    int32_t has_mtp;
+
+    /* Weights that every family has. */
+    clb_weight embedding;
+    clb_weight head;
+    float *final_norm;
+    float *inv_freq; /* [rope_dim/2] */
+
+    uint8_t *dense;
+    uint8_t *experts;
+    int64_t region_bytes[2];
+
+    clb_scratch scratch; /* reset at every layer */
+    uint8_t *worker_scratch; /* per worker, for attention */
+    int64_t worker_bytes;
+    /* Decode batch state, sized for CLB_MAX_BATCH rows. */
+    float *decode_x;
+    int32_t *decode_selected;
+
+    /* First non-finite value met in this step: layer, or INT32_MAX. */
+    atomic_int bad_layer;
+    atomic_int bad_row;
+
+    _Atomic int64_t scratch_bytes; /* of `scratch`, for the snapshot */
+    _Atomic int64_t kv_bytes;
+    _Atomic int64_t progress;
+    _Atomic int64_t prompt_tokens;
+    _Atomic int64_t decoded_tokens;
+    atomic_int sessions;
+};
+
+struct colibri_session {
+    colibri_engine *engine;
+    int32_t length;
+    int32_t *tokens; /* [context] history, then the pending prompt */
+    uint8_t **blocks;
+    int32_t n_blocks;
+    float *logits; /* [vocab] */
+    int32_t has_logits;
+    atomic_int cancel;
+    /* Prefill in progress: pending tokens lie in tokens[length ...]. */
+    int32_t pending; /* tokens not yet in the session */
+    int32_t total;   /* as announced */
+    float *all_logits;
+    int32_t chunk; /* tokens of the chunk being computed, 0 = none */
+    int32_t layer; /* layers finished in it */
+    float *chunk_x;
+    float *chunk_rope;
+    int32_t *chunk_selected;
+    int64_t chunk_bytes[3];
+};
+
+/* ---- graph helpers (graph.c) ---- */
+
+/* One matrix times n rows. Jobs with equal (x, index, cols, kind) share the prepared activation. */
+typedef struct {
+    const clb_weight *w;
+    const float *x; /* row t: x + (index ? index[t] : t)*ldx */
+    int64_t ldx;
+    const int32_t *index;
+    int32_t n;
+    float *y;
+    int64_t ldy;
+    int32_t flags; /* CLB_LINEAR_ADD */
+} clb_job;
+
+int32_t clb_run_jobs(colibri_engine *engine, const clb_job *jobs, int32_t n_jobs, const clb_error *error);
+
+/* Calls fn on ranges of [0, n) in parallel; ranges are multiples of `grain` except the last. */
+typedef void (*clb_range_fn)(void *context, int32_t begin, int32_t end, int worker);
+void clb_for_range(colibri_engine *engine, int32_t n, int32_t grain, clb_range_fn fn, void *context);
+
+/* out[row] = rms_norm(x[row]) for all rows; notes the first row with a non-finite value. */
+void clb_norm_rows(colibri_engine *engine, float *out, const float *x, const float *weight, int32_t n, int32_t width,
+                   float eps, int32_t layer);
+void clb_swiglu_rows(colibri_engine *engine, float *out, const float *gate, const float *up, int32_t n, int32_t width);
+
+/* Start of a part's bytes in the KV block of each span of a session. */
+const uint8_t **clb_kv_blocks(colibri_engine *engine, const clb_run *run, const clb_kv_part *part,
+                              const clb_error *error);
+static inline uint8_t *clb_kv_at(const colibri_session *session, const clb_kv_part *part, int32_t position)
+{
+    return session->blocks[position / CLB_SPAN] + part->offset;
+}
+/* Bytes of one stored KV value. */
+static inline int64_t clb_kv_value_bytes(const colibri_engine *engine)
+{
+    return engine->kv_f32 ? 4 : 2;
+}
+/* Appends a part to the layout while binding. */
+int32_t clb_kv_add(colibri_engine *engine, clb_kv_kind kind, int32_t layer, int64_t bytes_per_block,
+                   int64_t bytes_per_token);
+
+/* Scratch of a pool worker, engine->worker_bytes long. */
+static inline uint8_t *clb_worker_scratch(const colibri_engine *engine, int worker)
+{
+    return engine->worker_scratch + (int64_t)worker * engine->worker_bytes;
+}
+
+/* Embeds tokens into x and fills the rope table. */
+void clb_embed(colibri_engine *engine, const int32_t *tokens, float *x, int32_t n);
+void clb_rope_table(const colibri_engine *engine, float *out, int32_t first, int32_t n);
+/* COLIBRI_ERROR_NUMERIC naming layer and position if this step met a non-finite value. */
+int32_t clb_check_finite(colibri_engine *engine, const clb_batch *batch, const clb_error *error);
+/* Final norm and head of rows [row0, row0+n) into logits [n][vocab]. */
+int32_t clb_head(colibri_engine *engine, const clb_batch *batch, int32_t row0, int32_t n, float *logits,
+                 const clb_error *error);
+
+/* ---- sampler (sampler.c) ---- */
+/* Picks a token; `position` is that of the new token. Returns -1 if no token is allowed. */
+int32_t clb_sample(const float *logits, int32_t vocab, int32_t vocab_used, const colibri_sampling *sampling,
+                   int32_t position);
+
+#endif

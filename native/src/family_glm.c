@@ -1,0 +1,422 @@
+/* family_glm.c - GLM-5.x (glm_moe_dsa): absorbed latent attention (MLA), a DSA indexer whose selection
+ * later layers share, sigmoid-routed experts with a shared expert, leading dense layers.
+ *
+ * Latent cache per token: c = norm(kv_a[:rank]) and the roped key kr, one for all heads. The key half
+ * of kv_b is folded into the query (a_n = Wk_n^T q_n), the value half is applied after attention, for
+ * prompt and generated tokens alike. Indexer: first qk_rope dims of its queries and keys are roped.
+ * A container without indexer tensors runs dense attention. The MTP layer is recognised, not run.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine.h"
+#include "mla.h"
+#include "moe.h"
+#include "route.h"
+
+/* LayerNorm of the indexer keys; the models' own code has it as a constant. */
+#define INDEX_NORM_EPS 1e-6f
+
+typedef struct {
+    float *attention_norm, *ffn_norm, *q_norm, *kv_norm;
+    clb_weight q_a, q_b, kv_a, o;
+    clb_weight *key_t; /* [n_heads] transposed key half of kv_b: [rank, nope] */
+    clb_weight *value; /* [n_heads] value half: [v_head, rank] */
+    int32_t latent_part;
+    /* indexer; index_part < 0: this layer shares the selection below */
+    clb_weight index_q, index_k, index_w;
+    float *index_norm, *index_bias;
+    int32_t index_part;
+    /* dense MLP, or the shared expert of a sparse layer */
+    clb_weight gate, up, down;
+    int32_t sparse_layer; /* number in the store, -1 = dense */
+    clb_weight router;
+    float *router_bias;
+} glm_layer;
+
+typedef struct {
+    glm_layer *layers;
+    int32_t n_layers;
+} glm_model;
+
+typedef struct {
+    colibri_engine *engine;
+    const clb_batch *batch;
+    const glm_layer *layer;
+    float *qa, *latent, *q, *q_full, *index_k, *index_q, *index_w, *router;
+    int32_t *ids;
+    float *weights;
+} glm_work;
+
+static int32_t check(const colibri_geometry *g, const clb_error *error)
+{
+    const struct {
+        const char *name;
+        int64_t value, low, high;
+    } fields[] = {
+        {"q_lora", g->q_lora, 1, 65536},       {"kv_lora", g->kv_lora, 2, 4096},
+        {"qk_nope", g->qk_nope, 1, 4096},      {"qk_rope", g->qk_rope, 2, 1024},
+        {"v_head", g->v_head, 1, 4096},        {"ffn", g->ffn, 1, 1 << 20},
+        {"index_topk", g->index_topk, 0, 1 << 20},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].value < fields[i].low || fields[i].value > fields[i].high)
+            return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: %s = %" PRId64 " is outside %" PRId64 "..%" PRId64,
+                            fields[i].name, fields[i].value, fields[i].low, fields[i].high);
+    if (g->kv_lora % 2 != 0 || g->qk_rope % 2 != 0)
+        return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: kv_lora and qk_rope must be even");
+    if ((int64_t)g->n_heads * (g->kv_lora + g->qk_rope) > 1 << 22)
+        return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: %" PRId32 " heads of latent width %" PRId32 " are absurd", g->n_heads,
+                        g->kv_lora);
+    if (!(g->latent_eps > 0 && g->latent_eps < 1))
+        return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: latent_eps must lie between 0 and 1");
+    if (g->index_topk > 0) {
+        if (g->index_heads < 1 || g->index_heads > 1024 || g->index_dim < 2 || g->index_dim > 1024 || g->index_dim % 2 != 0 ||
+            g->index_dim < g->qk_rope)
+            return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: index_heads %" PRId32 " and index_dim %" PRId32 " are not usable",
+                            g->index_heads, g->index_dim);
+        if (!g->layer_indexer[0])
+            return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: layer 0 has no selection to share; it needs an indexer of its own");
+    }
+    int sparse = 0;
+    for (int32_t l = 0; l < g->n_layers; l++)
+        sparse |= g->layer_sparse[l];
+    if (!sparse)
+        return COLIBRI_OK;
+    if (g->n_experts < 1 || g->experts_per_token < 1 || g->experts_per_token > g->n_experts || g->experts_per_token > 64)
+        return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: %" PRId32 " of %" PRId32 " experts per token is not possible",
+                        g->experts_per_token, g->n_experts);
+    if (g->n_group < 1 || g->topk_group < 1 || g->topk_group > g->n_group || g->n_experts % g->n_group != 0 ||
+        (g->n_group > 1 && g->n_experts / g->n_group < 2) ||
+        (int64_t)g->topk_group * (g->n_experts / g->n_group) < g->experts_per_token)
+        return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: n_group %" PRId32 " and topk_group %" PRId32 " do not fit %" PRId32 " experts",
+                        g->n_group, g->topk_group, g->n_experts);
+    if (g->expert_ffn < 1 || g->expert_ffn > 1 << 20 || g->n_shared_experts < 0 || g->n_shared_experts > 64)
+        return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: expert_ffn %" PRId32 " or n_shared_experts %" PRId32 " is absurd",
+                        g->expert_ffn, g->n_shared_experts);
+    if (!(fabsf(g->routed_scale) <= 1e6f))
+        return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: routed_scale is not a finite number of sensible size");
+    return COLIBRI_OK;
+}
+
+static int32_t rope_dim(const colibri_geometry *g)
+{
+    return g->qk_rope;
+}
+
+/* ---- binding ------------------------------------------------------------------------------- */
+
+static int32_t bind_attention(colibri_engine *engine, clb_loader *loader, glm_layer *layer, int32_t l)
+{
+    const colibri_geometry *g = &engine->geometry;
+    int64_t heads = g->n_heads, per_head = g->qk_nope + g->v_head;
+    clb_load_vector(loader, &layer->attention_norm, g->hidden, "model.layers.%d.input_layernorm.weight", l);
+    clb_load_vector(loader, &layer->ffn_norm, g->hidden, "model.layers.%d.post_attention_layernorm.weight", l);
+    clb_load_vector(loader, &layer->q_norm, g->q_lora, "model.layers.%d.self_attn.q_a_layernorm.weight", l);
+    clb_load_vector(loader, &layer->kv_norm, g->kv_lora, "model.layers.%d.self_attn.kv_a_layernorm.weight", l);
+    clb_load_matrix(loader, &layer->q_a, CLB_AS_STORED, g->q_lora, g->hidden, "model.layers.%d.self_attn.q_a_proj.weight", l);
+    clb_load_matrix(loader, &layer->q_b, CLB_AS_STORED, heads * (g->qk_nope + g->qk_rope), g->q_lora,
+                    "model.layers.%d.self_attn.q_b_proj.weight", l);
+    clb_load_matrix(loader, &layer->kv_a, CLB_AS_STORED, g->kv_lora + g->qk_rope, g->hidden,
+                    "model.layers.%d.self_attn.kv_a_proj_with_mqa.weight", l);
+    clb_load_matrix(loader, &layer->o, CLB_AS_STORED, g->hidden, heads * g->v_head, "model.layers.%d.self_attn.o_proj.weight", l);
+    layer->key_t = calloc((size_t)heads, sizeof *layer->key_t);
+    layer->value = calloc((size_t)heads, sizeof *layer->value);
+    if (!layer->key_t || !layer->value)
+        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " heads", g->n_heads);
+    char name[128];
+    snprintf(name, sizeof name, "model.layers.%d.self_attn.kv_b_proj.weight", l);
+    for (int64_t h = 0; h < heads; h++) {
+        /* Groups of a quantized kv_b run along the latent, which absorption turns into the output; the
+         * halves are therefore held in BF16, whose rounding is far below that of the stored weights. */
+        clb_load_slice(loader, &layer->key_t[h], COLIBRI_FORMAT_BF16, name, heads * per_head, h * per_head, g->qk_nope, g->kv_lora, 1);
+        clb_load_slice(loader, &layer->value[h], COLIBRI_FORMAT_BF16, name, heads * per_head, h * per_head + g->qk_nope, g->v_head,
+                       g->kv_lora, 0);
+    }
+    int64_t latent = (g->kv_lora + g->qk_rope) * clb_kv_value_bytes(engine);
+    layer->latent_part = clb_kv_add(engine, CLB_KV_LATENT, l, latent * CLB_SPAN, latent);
+    layer->index_part = -1;
+    if (layer->latent_part < 0)
+        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
+    if (!engine->sparse_attention || !g->layer_indexer[l])
+        return loader->status;
+    clb_load_matrix(loader, &layer->index_q, CLB_AS_STORED, (int64_t)g->index_heads * g->index_dim, g->q_lora,
+                    "model.layers.%d.self_attn.indexer.wq_b.weight", l);
+    clb_load_matrix(loader, &layer->index_k, CLB_AS_STORED, g->index_dim, g->hidden, "model.layers.%d.self_attn.indexer.wk.weight", l);
+    clb_load_matrix(loader, &layer->index_w, CLB_AS_STORED, g->index_heads, g->hidden,
+                    "model.layers.%d.self_attn.indexer.weights_proj.weight", l);
+    clb_load_vector(loader, &layer->index_norm, g->index_dim, "model.layers.%d.self_attn.indexer.k_norm.weight", l);
+    clb_load_vector(loader, &layer->index_bias, g->index_dim, "model.layers.%d.self_attn.indexer.k_norm.bias", l);
+    int64_t key = g->index_dim * clb_kv_value_bytes(engine);
+    layer->index_part = clb_kv_add(engine, CLB_KV_INDEX, l, key * CLB_SPAN, key);
+    if (layer->index_part < 0)
+        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
+    return loader->status;
+}
+
+static int32_t bind_mlp(colibri_engine *engine, clb_loader *loader, glm_layer *layer, int32_t l)
+{
+    const colibri_geometry *g = &engine->geometry;
+    const char *prefix = g->layer_sparse[l] ? "mlp.shared_experts" : "mlp";
+    int64_t width = g->layer_sparse[l] ? (int64_t)g->expert_ffn * g->n_shared_experts : g->ffn;
+    if (width > 0) {
+        clb_load_matrix(loader, &layer->gate, CLB_AS_STORED, width, g->hidden, "model.layers.%d.%s.gate_proj.weight", l, prefix);
+        clb_load_matrix(loader, &layer->up, CLB_AS_STORED, width, g->hidden, "model.layers.%d.%s.up_proj.weight", l, prefix);
+        clb_load_matrix(loader, &layer->down, CLB_AS_STORED, g->hidden, width, "model.layers.%d.%s.down_proj.weight", l, prefix);
+    }
+    if (!g->layer_sparse[l])
+        return loader->status;
+    /* The router decides on near-ties, so it stays in f32 whatever the checkpoint holds. */
+    clb_load_matrix(loader, &layer->router, COLIBRI_FORMAT_F32, g->n_experts, g->hidden, "model.layers.%d.mlp.gate.weight", l);
+    clb_load_vector(loader, &layer->router_bias, g->n_experts, "model.layers.%d.mlp.gate.e_score_correction_bias", l);
+    loader->region = 1;
+    for (int32_t e = 0; e < g->n_experts && loader->status == COLIBRI_OK; e++) {
+        clb_expert *expert = clb_store_slot(&engine->store, layer->sparse_layer, e);
+        clb_load_matrix(loader, &expert->gate, CLB_AS_STORED, g->expert_ffn, g->hidden, "model.layers.%d.mlp.experts.%d.gate_proj.weight", l, e);
+        clb_load_matrix(loader, &expert->up, CLB_AS_STORED, g->expert_ffn, g->hidden, "model.layers.%d.mlp.experts.%d.up_proj.weight", l, e);
+        clb_load_matrix(loader, &expert->down, CLB_AS_STORED, g->hidden, g->expert_ffn, "model.layers.%d.mlp.experts.%d.down_proj.weight", l, e);
+    }
+    loader->region = 0;
+    return loader->status;
+}
+
+static int32_t bind(colibri_engine *engine, clb_loader *loader)
+{
+    const colibri_geometry *g = &engine->geometry;
+    glm_model *model = calloc(1, sizeof *model);
+    engine->model = model;
+    if (model != NULL)
+        model->layers = calloc((size_t)g->n_layers, sizeof *model->layers);
+    if (model == NULL || model->layers == NULL)
+        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " layers", g->n_layers);
+    model->n_layers = g->n_layers;
+    int32_t n_sparse = 0;
+    for (int32_t l = 0; l < g->n_layers; l++)
+        model->layers[l].sparse_layer = g->layer_sparse[l] ? n_sparse++ : -1;
+    int32_t status = clb_store_open(&engine->store, n_sparse, g->n_experts, &loader->error);
+    if (status != COLIBRI_OK)
+        return status;
+    engine->sparse_attention = g->index_topk > 0 && clb_load_has(loader, "model.layers.0.self_attn.indexer.wq_b.weight");
+    engine->has_mtp = g->n_mtp_layers > 0 && clb_load_has(loader, "model.layers.%d.eh_proj.weight", g->n_layers);
+    for (int32_t l = 0; l < g->n_layers && status == COLIBRI_OK; l++) {
+        status = bind_attention(engine, loader, &model->layers[l], l);
+        if (status == COLIBRI_OK)
+            status = bind_mlp(engine, loader, &model->layers[l], l);
+    }
+    return status;
+}
+
+/* ---- forward ------------------------------------------------------------------------------- */
+
+/* Norms of the latents, rope of the shared key, and their way into the KV blocks. Rows are independent:
+ * latent and index rows of different positions never share a word. */
+static void store_latents(void *context, int32_t begin, int32_t end, int worker)
+{
+    (void)worker;
+    const glm_work *work = context;
+    const clb_kernels *k = work->engine->kernels;
+    const colibri_geometry *g = &work->engine->geometry;
+    const clb_batch *batch = work->batch;
+    int64_t value = clb_kv_value_bytes(work->engine);
+    int32_t width = g->kv_lora + g->qk_rope, run = 0;
+    for (int32_t row = begin; row < end; row++) {
+        while (row >= batch->runs[run].row0 + batch->runs[run].n)
+            run++;
+        int32_t position = batch->runs[run].first + row - batch->runs[run].row0, at = position % CLB_SPAN;
+        const float *rope = batch->rope + (int64_t)row * g->qk_rope;
+        float *qa = work->qa + (int64_t)row * g->q_lora, *latent = work->latent + (int64_t)row * width;
+        k->rms_norm(qa, qa, work->layer->q_norm, g->q_lora, g->latent_eps);
+        k->rms_norm(latent, latent, work->layer->kv_norm, g->kv_lora, g->latent_eps);
+        k->rope_pairs(latent + g->kv_lora, rope, g->qk_rope);
+        const clb_kv_part *part = &work->engine->kv.parts[work->layer->latent_part];
+        uint8_t *out = clb_kv_at(batch->runs[run].session, part, position) + at * width * value;
+        k->rows_store_bf16((uint16_t *)(void *)out, latent, width);
+        if (work->layer->index_part < 0)
+            continue;
+        float *key = work->index_k + (int64_t)row * g->index_dim;
+        k->layer_norm(key, key, work->layer->index_norm, work->layer->index_bias, g->index_dim, INDEX_NORM_EPS);
+        k->rope_pairs(key, rope, g->qk_rope);
+        part = &work->engine->kv.parts[work->layer->index_part];
+        out = clb_kv_at(batch->runs[run].session, part, position) + at * g->index_dim * value;
+        k->rows_store_bf16((uint16_t *)(void *)out, key, g->index_dim);
+    }
+}
+
+static void rope_queries(void *context, int32_t begin, int32_t end, int worker)
+{
+    (void)worker;
+    const glm_work *work = context;
+    const clb_kernels *k = work->engine->kernels;
+    const colibri_geometry *g = &work->engine->geometry;
+    int32_t per_head = g->qk_nope + g->qk_rope, width = g->kv_lora + g->qk_rope;
+    float head_scale = 1.0f / sqrtf((float)g->index_heads);
+    for (int32_t row = begin; row < end; row++) {
+        const float *rope = work->batch->rope + (int64_t)row * g->qk_rope;
+        for (int32_t h = 0; h < g->n_heads; h++) {
+            float *q = work->q + ((int64_t)row * g->n_heads + h) * per_head + g->qk_nope;
+            float *full = work->q_full + ((int64_t)row * g->n_heads + h) * width + g->kv_lora;
+            memcpy(full, q, (size_t)g->qk_rope * sizeof *q);
+            k->rope_pairs(full, rope, g->qk_rope);
+        }
+        if (work->layer->index_part < 0)
+            continue;
+        for (int32_t h = 0; h < g->index_heads; h++) {
+            k->rope_pairs(work->index_q + ((int64_t)row * g->index_heads + h) * g->index_dim, rope, g->qk_rope);
+            work->index_w[(int64_t)row * g->index_heads + h] *= head_scale;
+        }
+    }
+}
+
+static int32_t run_attention(colibri_engine *engine, const clb_batch *batch, const glm_layer *layer, float *h,
+                             const clb_error *error)
+{
+    const colibri_geometry *g = &engine->geometry;
+    clb_scratch *scratch = &engine->scratch;
+    int32_t n = batch->n, heads = g->n_heads, hidden = g->hidden, per_head = g->qk_nope + g->qk_rope, width = g->kv_lora + g->qk_rope;
+    int has_index = layer->index_part >= 0;
+    size_t rows = (size_t)n, index_q = has_index ? (size_t)(g->index_heads * g->index_dim) : 0;
+    glm_work work = {.engine = engine, .batch = batch, .layer = layer};
+    work.qa = clb_scratch_get(scratch, rows * (size_t)g->q_lora * sizeof(float));
+    work.latent = clb_scratch_get(scratch, rows * (size_t)width * sizeof(float));
+    work.q = clb_scratch_get(scratch, rows * (size_t)heads * (size_t)per_head * sizeof(float));
+    work.q_full = clb_scratch_get(scratch, rows * (size_t)heads * (size_t)width * sizeof(float));
+    work.index_q = clb_scratch_get(scratch, rows * index_q * sizeof(float));
+    work.index_k = clb_scratch_get(scratch, rows * (has_index ? (size_t)g->index_dim : 0) * sizeof(float));
+    work.index_w = clb_scratch_get(scratch, rows * (has_index ? (size_t)g->index_heads : 0) * sizeof(float));
+    float *context = clb_scratch_get(scratch, rows * (size_t)heads * (size_t)g->kv_lora * sizeof(float));
+    float *value = clb_scratch_get(scratch, rows * (size_t)heads * (size_t)g->v_head * sizeof(float));
+    clb_job *jobs = clb_scratch_get(scratch, (size_t)(heads + 4) * sizeof *jobs);
+    if (!work.qa || !work.latent || !work.q || !work.q_full || !work.index_q || !work.index_k || !work.index_w || !context ||
+        !value || !jobs)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for attention over %" PRId32 " tokens; use a smaller prefill chunk", n);
+
+    int32_t n_jobs = 0;
+    jobs[n_jobs++] = (clb_job){&layer->q_a, h, hidden, NULL, n, work.qa, g->q_lora, 0};
+    jobs[n_jobs++] = (clb_job){&layer->kv_a, h, hidden, NULL, n, work.latent, width, 0};
+    if (has_index) {
+        jobs[n_jobs++] = (clb_job){&layer->index_k, h, hidden, NULL, n, work.index_k, g->index_dim, 0};
+        jobs[n_jobs++] = (clb_job){&layer->index_w, h, hidden, NULL, n, work.index_w, g->index_heads, 0};
+    }
+    int32_t status = clb_run_jobs(engine, jobs, n_jobs, error);
+    if (status != COLIBRI_OK)
+        return status;
+    clb_for_range(engine, n, 8, store_latents, &work);
+
+    n_jobs = 0;
+    jobs[n_jobs++] = (clb_job){&layer->q_b, work.qa, g->q_lora, NULL, n, work.q, (int64_t)heads * per_head, 0};
+    if (has_index)
+        jobs[n_jobs++] = (clb_job){&layer->index_q, work.qa, g->q_lora, NULL, n, work.index_q, (int64_t)index_q, 0};
+    status = clb_run_jobs(engine, jobs, n_jobs, error);
+    if (status != COLIBRI_OK)
+        return status;
+    clb_for_range(engine, n, 8, rope_queries, &work);
+
+    if (has_index)
+        status = clb_mla_select(engine, batch, &engine->kv.parts[layer->index_part], work.index_q, work.index_w, error);
+    if (status != COLIBRI_OK)
+        return status;
+    for (int32_t i = 0; i < heads; i++)
+        jobs[i] = (clb_job){&layer->key_t[i], work.q + (int64_t)i * per_head, (int64_t)heads * per_head, NULL, n,
+                            work.q_full + (int64_t)i * width, (int64_t)heads * width, 0};
+    status = clb_run_jobs(engine, jobs, heads, error);
+    if (status == COLIBRI_OK)
+        status = clb_mla_attend(engine, batch, &engine->kv.parts[layer->latent_part], work.q_full, context, error);
+    if (status != COLIBRI_OK)
+        return status;
+    for (int32_t i = 0; i < heads; i++)
+        jobs[i] = (clb_job){&layer->value[i], context + (int64_t)i * g->kv_lora, (int64_t)heads * g->kv_lora, NULL, n,
+                            value + (int64_t)i * g->v_head, (int64_t)heads * g->v_head, 0};
+    status = clb_run_jobs(engine, jobs, heads, error);
+    if (status != COLIBRI_OK)
+        return status;
+    const clb_job output = {&layer->o, value, (int64_t)heads * g->v_head, NULL, n, batch->x, hidden, CLB_LINEAR_ADD};
+    return clb_run_jobs(engine, &output, 1, error);
+}
+
+static void route_rows(void *context, int32_t begin, int32_t end, int worker)
+{
+    (void)worker;
+    const glm_work *work = context;
+    const colibri_geometry *g = &work->engine->geometry;
+    const clb_route_params params = {g->n_experts, g->experts_per_token, g->n_group, g->topk_group, g->norm_topk, g->routed_scale};
+    for (int32_t row = begin; row < end; row++)
+        clb_route_sigmoid(&params, work->router + (int64_t)row * g->n_experts, work->layer->router_bias,
+                          work->ids + (int64_t)row * g->experts_per_token, work->weights + (int64_t)row * g->experts_per_token);
+}
+
+static int32_t run_experts(colibri_engine *engine, const clb_batch *batch, const glm_layer *layer, const float *h,
+                           const clb_error *error)
+{
+    const colibri_geometry *g = &engine->geometry;
+    size_t rows = (size_t)batch->n, k = (size_t)g->experts_per_token;
+    glm_work work = {.engine = engine, .batch = batch, .layer = layer};
+    work.router = clb_scratch_get(&engine->scratch, rows * (size_t)g->n_experts * sizeof(float));
+    work.ids = clb_scratch_get(&engine->scratch, rows * k * sizeof(int32_t));
+    work.weights = clb_scratch_get(&engine->scratch, rows * k * sizeof(float));
+    if (!work.router || !work.ids || !work.weights)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for routing %" PRId32 " tokens", batch->n);
+    const clb_job job = {&layer->router, h, g->hidden, NULL, batch->n, work.router, g->n_experts, 0};
+    int32_t status = clb_run_jobs(engine, &job, 1, error);
+    if (status != COLIBRI_OK)
+        return status;
+    clb_for_range(engine, batch->n, 16, route_rows, &work);
+    int has_shared = g->n_shared_experts > 0;
+    const clb_moe_layer moe = {layer->sparse_layer,
+                               g->hidden,
+                               g->expert_ffn,
+                               g->experts_per_token,
+                               has_shared ? &layer->gate : NULL,
+                               has_shared ? &layer->up : NULL,
+                               has_shared ? &layer->down : NULL,
+                               g->expert_ffn * g->n_shared_experts};
+    return clb_moe_run(engine, &moe, h, work.ids, work.weights, batch->n, batch->x, error);
+}
+
+static int32_t run_dense(colibri_engine *engine, const clb_batch *batch, const glm_layer *layer, const float *h,
+                         const clb_error *error)
+{
+    const colibri_geometry *g = &engine->geometry;
+    int32_t n = batch->n;
+    float *gate = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)g->ffn * sizeof *gate);
+    float *up = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)g->ffn * sizeof *up);
+    if (!gate || !up)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the MLP of %" PRId32 " tokens; use a smaller prefill chunk", n);
+    const clb_job jobs[] = {{&layer->gate, h, g->hidden, NULL, n, gate, g->ffn, 0}, {&layer->up, h, g->hidden, NULL, n, up, g->ffn, 0}};
+    int32_t status = clb_run_jobs(engine, jobs, 2, error);
+    if (status != COLIBRI_OK)
+        return status;
+    clb_swiglu_rows(engine, gate, gate, up, n, g->ffn);
+    const clb_job down = {&layer->down, gate, g->ffn, NULL, n, batch->x, g->hidden, CLB_LINEAR_ADD};
+    return clb_run_jobs(engine, &down, 1, error);
+}
+
+static int32_t run_layer(colibri_engine *engine, const clb_batch *batch, int32_t l, const clb_error *error)
+{
+    const colibri_geometry *g = &engine->geometry;
+    const glm_layer *layer = &((glm_model *)engine->model)->layers[l];
+    float *h = clb_scratch_get(&engine->scratch, (size_t)batch->n * (size_t)g->hidden * sizeof *h);
+    if (h == NULL)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the temporaries of layer %" PRId32, l);
+    clb_norm_rows(engine, h, batch->x, layer->attention_norm, batch->n, g->hidden, g->norm_eps, l);
+    int32_t status = run_attention(engine, batch, layer, h, error);
+    if (status != COLIBRI_OK)
+        return status;
+    clb_norm_rows(engine, h, batch->x, layer->ffn_norm, batch->n, g->hidden, g->norm_eps, l);
+    return layer->sparse_layer >= 0 ? run_experts(engine, batch, layer, h, error) : run_dense(engine, batch, layer, h, error);
+}
+
+static void release(colibri_engine *engine)
+{
+    glm_model *model = engine->model;
+    for (int32_t l = 0; model->layers != NULL && l < model->n_layers; l++) {
+        free(model->layers[l].key_t);
+        free(model->layers[l].value);
+    }
+    free(model->layers);
+    free(model);
+}
+
+const clb_family clb_family_glm_moe_dsa = {COLIBRI_FAMILY_GLM_MOE_DSA, "glm_moe_dsa", check, rope_dim, bind, run_layer, release};

@@ -1,0 +1,126 @@
+/* family_llama.c - dense GQA transformers: Llama and its like (SmolLM2).
+ *
+ * x += o(attend(rope(q, k, v of norm(x)))); x += down(silu(gate h) * up h), h = norm(x).
+ * Rope pairs are half-split (i, i + dim/2), as in Hugging Face checkpoints; GGUF rows are brought into
+ * that order by the converter. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "engine.h"
+#include "gqa.h"
+
+typedef struct {
+    clb_weight q, k, v, o;
+    clb_weight gate, up, down;
+    float *attention_norm;
+    float *ffn_norm;
+    int32_t kv_part;
+} llama_layer;
+
+typedef struct {
+    llama_layer *layers;
+} llama_model;
+
+static int32_t check(const colibri_geometry *g, const clb_error *error)
+{
+    if (g->n_kv_heads < 1 || g->n_kv_heads > g->n_heads || g->n_heads % g->n_kv_heads != 0)
+        return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: %" PRId32 " heads cannot share %" PRId32 " KV heads", g->n_heads,
+                        g->n_kv_heads);
+    if (g->n_heads / g->n_kv_heads > 16)
+        return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED, "geometry: groups of more than 16 heads are not supported");
+    if (g->head_dim < 16 || g->head_dim > 256 || g->head_dim % 16 != 0)
+        return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED, "geometry: head_dim %" PRId32 " is not a multiple of 16 up to 256",
+                        g->head_dim);
+    if (g->ffn < 1)
+        return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: ffn is missing");
+    if (g->n_experts != 0 || g->kv_lora != 0 || g->index_topk != 0)
+        return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: a dense model has no experts and no latent attention");
+    return COLIBRI_OK;
+}
+
+static int32_t rope_dim(const colibri_geometry *g)
+{
+    return g->head_dim;
+}
+
+static int32_t bind(colibri_engine *engine, clb_loader *loader)
+{
+    const colibri_geometry *g = &engine->geometry;
+    llama_model *model = calloc(1, sizeof *model);
+    engine->model = model;
+    if (model != NULL)
+        model->layers = calloc((size_t)g->n_layers, sizeof *model->layers);
+    if (model == NULL || model->layers == NULL)
+        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " layers", g->n_layers);
+    int64_t q_rows = (int64_t)g->n_heads * g->head_dim, kv_rows = (int64_t)g->n_kv_heads * g->head_dim;
+    for (int32_t l = 0; l < g->n_layers; l++) {
+        llama_layer *layer = &model->layers[l];
+        clb_load_vector(loader, &layer->attention_norm, g->hidden, "model.layers.%d.input_layernorm.weight", l);
+        clb_load_matrix(loader, &layer->q, CLB_AS_STORED, q_rows, g->hidden, "model.layers.%d.self_attn.q_proj.weight", l);
+        clb_load_matrix(loader, &layer->k, CLB_AS_STORED, kv_rows, g->hidden, "model.layers.%d.self_attn.k_proj.weight", l);
+        clb_load_matrix(loader, &layer->v, CLB_AS_STORED, kv_rows, g->hidden, "model.layers.%d.self_attn.v_proj.weight", l);
+        clb_load_matrix(loader, &layer->o, CLB_AS_STORED, g->hidden, q_rows, "model.layers.%d.self_attn.o_proj.weight", l);
+        clb_load_vector(loader, &layer->ffn_norm, g->hidden, "model.layers.%d.post_attention_layernorm.weight", l);
+        clb_load_matrix(loader, &layer->gate, CLB_AS_STORED, g->ffn, g->hidden, "model.layers.%d.mlp.gate_proj.weight", l);
+        clb_load_matrix(loader, &layer->up, CLB_AS_STORED, g->ffn, g->hidden, "model.layers.%d.mlp.up_proj.weight", l);
+        clb_load_matrix(loader, &layer->down, CLB_AS_STORED, g->hidden, g->ffn, "model.layers.%d.mlp.down_proj.weight", l);
+        int64_t per_token = kv_rows * 2 * clb_kv_value_bytes(engine);
+        layer->kv_part = clb_kv_add(engine, CLB_KV_GQA, l, per_token * CLB_SPAN, per_token);
+        if (layer->kv_part < 0)
+            return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
+        if (loader->status != COLIBRI_OK)
+            return loader->status;
+    }
+    return loader->status;
+}
+
+static int32_t run_layer(colibri_engine *engine, const clb_batch *batch, int32_t l, const clb_error *error)
+{
+    const colibri_geometry *g = &engine->geometry;
+    const llama_layer *layer = &((llama_model *)engine->model)->layers[l];
+    int32_t n = batch->n, hidden = g->hidden, q_rows = g->n_heads * g->head_dim, kv_rows = g->n_kv_heads * g->head_dim;
+    clb_scratch *scratch = &engine->scratch;
+    float *h = clb_scratch_get(scratch, (size_t)n * (size_t)hidden * sizeof *h);
+    float *q = clb_scratch_get(scratch, (size_t)n * (size_t)q_rows * sizeof *q);
+    float *k = clb_scratch_get(scratch, (size_t)n * (size_t)kv_rows * sizeof *k);
+    float *v = clb_scratch_get(scratch, (size_t)n * (size_t)kv_rows * sizeof *v);
+    float *attended = clb_scratch_get(scratch, (size_t)n * (size_t)q_rows * sizeof *attended);
+    float *gate = clb_scratch_get(scratch, (size_t)n * (size_t)g->ffn * sizeof *gate);
+    float *up = clb_scratch_get(scratch, (size_t)n * (size_t)g->ffn * sizeof *up);
+    if (!h || !q || !k || !v || !attended || !gate || !up)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the temporaries of layer %" PRId32, l);
+
+    clb_norm_rows(engine, h, batch->x, layer->attention_norm, n, hidden, g->norm_eps, l);
+    const clb_job qkv[] = {{&layer->q, h, hidden, NULL, n, q, q_rows, 0},
+                           {&layer->k, h, hidden, NULL, n, k, kv_rows, 0},
+                           {&layer->v, h, hidden, NULL, n, v, kv_rows, 0}};
+    int32_t status = clb_run_jobs(engine, qkv, 3, error);
+    if (status != COLIBRI_OK)
+        return status;
+    const clb_gqa_layer gqa = {g->n_heads, g->n_kv_heads, g->head_dim, layer->kv_part, l};
+    status = clb_gqa_run(engine, batch, &gqa, q, k, v, attended, error);
+    if (status != COLIBRI_OK)
+        return status;
+    const clb_job output = {&layer->o, attended, q_rows, NULL, n, batch->x, hidden, CLB_LINEAR_ADD};
+    status = clb_run_jobs(engine, &output, 1, error);
+    if (status != COLIBRI_OK)
+        return status;
+
+    clb_norm_rows(engine, h, batch->x, layer->ffn_norm, n, hidden, g->norm_eps, l);
+    const clb_job gate_up[] = {{&layer->gate, h, hidden, NULL, n, gate, g->ffn, 0}, {&layer->up, h, hidden, NULL, n, up, g->ffn, 0}};
+    status = clb_run_jobs(engine, gate_up, 2, error);
+    if (status != COLIBRI_OK)
+        return status;
+    clb_swiglu_rows(engine, gate, gate, up, n, g->ffn);
+    const clb_job down = {&layer->down, gate, g->ffn, NULL, n, batch->x, hidden, CLB_LINEAR_ADD};
+    return clb_run_jobs(engine, &down, 1, error);
+}
+
+static void release(colibri_engine *engine)
+{
+    llama_model *model = engine->model;
+    free(model->layers);
+    free(model);
+}
+
+const clb_family clb_family_llama = {COLIBRI_FAMILY_LLAMA, "llama", check, rope_dim, bind, run_layer, release};

@@ -1,0 +1,13 @@
+/* fault.h - faults that tests plant to show that an invariance test can fail. Never set outside tests
+ * (colibri_engine_options.fault). */
+#ifndef CLB_FAULT_H
+#define CLB_FAULT_H
+
+enum {
+    CLB_FAULT_NONE = 0,
+    CLB_FAULT_BATCH_ORDER = 1, /* rows of a batch wider than one are scaled by 1 + 2^-20 before the head */
+    CLB_FAULT_KV_POSITION = 2, /* a chunk's second token is stored one position too far in layer 0 */
+    CLB_FAULT_NAN = 3          /* layer 1 turns position 3 into NaN */
+};
+
+#endif

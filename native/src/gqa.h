@@ -1,0 +1,19 @@
+/* gqa.h - grouped-query attention of one layer over a batch: rope, KV store, attend. */
+#ifndef CLB_GQA_H
+#define CLB_GQA_H
+
+#include "engine.h"
+
+typedef struct {
+    int32_t n_heads;
+    int32_t n_kv_heads;
+    int32_t dim; /* a multiple of 16 */
+    int32_t part; /* index of the layer's CLB_KV_GQA part */
+    int32_t layer;
+} clb_gqa_layer;
+
+/* q [n][n_heads*dim], k and v [n][n_kv_heads*dim], all before rope (half-split pairs). out has q's shape. */
+int32_t clb_gqa_run(colibri_engine *engine, const clb_batch *batch, const clb_gqa_layer *layer, float *q, float *k,
+                    const float *v, float *out, const clb_error *error);
+
+#endif
