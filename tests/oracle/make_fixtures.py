@@ -333,7 +333,7 @@ class Found:
 
 
 def search(case: Case, path: Path) -> Found:
-    """Tries seeds until no greedy step, router or indexer is a near-tie; writes quantized weights."""
+    """Tries seeds until no step, router or indexer is a near-tie; writes quantized weights."""
     for seed in range(1, 1000):
         pair = Pair(case, seed)
         values = pair.values()
