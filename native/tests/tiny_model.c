@@ -41,11 +41,11 @@ static void add_mlp(tiny_model *m, int layer, const char *prefix, int64_t width)
 {
     char name[TINY_NAME_BYTES];
     int64_t hidden = m->geometry.hidden;
-    snprintf(name, sizeof name, "%sgate_proj.weight", prefix);
+    snprintf(name, sizeof name, "%.60sgate_proj.weight", prefix);
     add(m, layer, name, width, hidden);
-    snprintf(name, sizeof name, "%sup_proj.weight", prefix);
+    snprintf(name, sizeof name, "%.60sup_proj.weight", prefix);
     add(m, layer, name, width, hidden);
-    snprintf(name, sizeof name, "%sdown_proj.weight", prefix);
+    snprintf(name, sizeof name, "%.60sdown_proj.weight", prefix);
     add(m, layer, name, hidden, width);
 }
 
