@@ -3,7 +3,7 @@
     python -m tests.oracle.flatdump OUT_DIR
 
 One file per fixture, OUT_DIR/<name>.dump, holds geometry, tensor table, tensor data, prompts,
-expected logits and greedy tokens; `native/tests/flatdump.c` reads it. A file is replaced by a rename,
+expected logits and greedy tokens; `native/tests/flatdump.c` reads it. Files are renamed into place,
 so that a test never meets half of one. Little-endian numbers; offsets from the start of the file:
 
     header    char magic[8] = "CLBDUMP1"
