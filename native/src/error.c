@@ -4,6 +4,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#if !defined(CLB_VERSION)
+#define CLB_VERSION "0.0.0" /* set by the build */
+#endif
+
 int32_t clb_fail(const clb_error *error, int32_t status, const char *format, ...)
 {
     if (error != NULL && error->text != NULL && error->len > 0) {
@@ -43,7 +47,7 @@ const char *colibri_status_name(int32_t status)
 
 const char *colibri_version(void)
 {
-    return "0.1.0";
+    return CLB_VERSION;
 }
 
 int32_t colibri_abi(void)

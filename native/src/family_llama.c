@@ -28,8 +28,8 @@ static int32_t check(const colibri_geometry *g, const clb_error *error)
                         g->n_kv_heads);
     if (g->n_heads / g->n_kv_heads > 16)
         return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED, "geometry: groups of more than 16 heads are not supported");
-    if (g->head_dim < 16 || g->head_dim > 256 || g->head_dim % 16 != 0)
-        return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED, "geometry: head_dim %" PRId32 " is not a multiple of 16 up to 256",
+    if (g->head_dim < 2 || g->head_dim > 256 || g->head_dim % 2 != 0)
+        return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED, "geometry: head_dim %" PRId32 " is not an even number up to 256",
                         g->head_dim);
     if (g->ffn < 1)
         return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: ffn is missing");
@@ -64,8 +64,8 @@ static int32_t bind(colibri_engine *engine, clb_loader *loader)
         clb_load_matrix(loader, &layer->gate, CLB_AS_STORED, g->ffn, g->hidden, "model.layers.%d.mlp.gate_proj.weight", l);
         clb_load_matrix(loader, &layer->up, CLB_AS_STORED, g->ffn, g->hidden, "model.layers.%d.mlp.up_proj.weight", l);
         clb_load_matrix(loader, &layer->down, CLB_AS_STORED, g->hidden, g->ffn, "model.layers.%d.mlp.down_proj.weight", l);
-        int64_t per_token = kv_rows * 2 * clb_kv_value_bytes(engine);
-        layer->kv_part = clb_kv_add(engine, CLB_KV_GQA, l, per_token * CLB_SPAN, per_token);
+        int64_t value = clb_kv_value_bytes(engine), stored = (int64_t)g->n_kv_heads * clb_gqa_width(g->head_dim) * 2 * value;
+        layer->kv_part = clb_kv_add(engine, CLB_KV_GQA, l, stored * CLB_SPAN, kv_rows * 2 * value);
         if (layer->kv_part < 0)
             return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
         if (loader->status != COLIBRI_OK)

@@ -13,6 +13,8 @@
 
 /* Query tokens of a prefill piece; also bounds the state in the worker's scratch. */
 #define TILE_TOKENS 64
+/* Widest head that family checks let through. */
+#define MAX_WIDTH 256
 
 typedef struct {
     int32_t run;
@@ -28,10 +30,12 @@ typedef struct {
     const clb_gqa_layer *layer;
     const clb_kv_part *part;
     const uint8_t ***blocks; /* [run][span] */
-    float *q;
-    float *k;
+    const float *q;
+    const float *k;
     const float *v;
+    float *roped; /* queries after rope [n][n_heads][width] */
     float *out;
+    int32_t width;
     attend_piece *pieces;
     clb_softmax *partial_softmax; /* [partial][group] */
     float *partial_out;           /* [partial][group][dim] */
@@ -46,11 +50,14 @@ static void rope_queries(void *context, int32_t begin, int32_t end, int worker)
 {
     (void)worker;
     const gqa_work *work = context;
-    int32_t dim = work->layer->dim, heads = work->layer->n_heads;
+    int32_t dim = work->layer->dim, heads = work->layer->n_heads, width = work->width;
     for (int32_t row = begin; row < end; row++)
-        for (int32_t h = 0; h < heads; h++)
-            work->engine->kernels->rope_half(work->q + ((int64_t)row * heads + h) * dim,
-                                             work->batch->rope + (int64_t)row * dim, dim);
+        for (int32_t h = 0; h < heads; h++) {
+            float *q = work->roped + ((int64_t)row * heads + h) * width;
+            memcpy(q, work->q + ((int64_t)row * heads + h) * dim, (size_t)dim * sizeof *q);
+            memset(q + dim, 0, (size_t)(width - dim) * sizeof *q);
+            work->engine->kernels->rope_half(q, work->batch->rope + (int64_t)row * dim, dim);
+        }
 }
 
 /* Ropes and stores the keys of one run and head. One worker per head and run, since neighbouring tokens
@@ -62,6 +69,7 @@ static void store_keys(void *context, int32_t begin, int32_t end, int worker)
     const clb_kernels *kernels = work->engine->kernels;
     int32_t dim = work->layer->dim, heads = work->layer->n_kv_heads;
     int64_t head_bytes = work->part->bytes / heads;
+    float k[MAX_WIDTH] = {0}, v[MAX_WIDTH] = {0};
     for (int32_t item = begin; item < end; item++) {
         const clb_run *run = &work->batch->runs[item / heads];
         int32_t h = item % heads;
@@ -71,11 +79,22 @@ static void store_keys(void *context, int32_t begin, int32_t end, int worker)
             if (work->engine->options.fault == CLB_FAULT_KV_POSITION && work->layer->layer == 0 && t == 1 &&
                 position % CLB_SPAN < CLB_SPAN - 1)
                 position++;
-            kernels->rope_half(work->k + at, work->batch->rope + row * dim, dim);
-            kernels->gqa_store(clb_kv_at(run->session, work->part, position) + h * head_bytes, dim, position % CLB_SPAN,
-                               work->k + at, work->v + at);
+            memcpy(k, work->k + at, (size_t)dim * sizeof *k);
+            memcpy(v, work->v + at, (size_t)dim * sizeof *v);
+            kernels->rope_half(k, work->batch->rope + row * dim, dim);
+            kernels->gqa_store(clb_kv_at(run->session, work->part, position) + h * head_bytes, work->width,
+                               position % CLB_SPAN, k, v);
         }
     }
+}
+
+/* One row's heads of a group, without their padding. */
+static void copy_out(const gqa_work *work, int64_t row, int32_t kv_head, const float *from)
+{
+    int32_t dim = work->layer->dim, group = group_size(work->layer);
+    float *out = work->out + (row * work->layer->n_heads + (int64_t)kv_head * group) * dim;
+    for (int32_t g = 0; g < group; g++)
+        memcpy(out + (int64_t)g * dim, from + (int64_t)g * work->width, (size_t)dim * sizeof *out);
 }
 
 static void attend(void *context, int chunk, int worker)
@@ -84,9 +103,9 @@ static void attend(void *context, int chunk, int worker)
     const attend_piece *p = &work->pieces[chunk];
     const clb_run *run = &work->batch->runs[p->run];
     const clb_kernels *kernels = work->engine->kernels;
-    int32_t dim = work->layer->dim, heads = work->layer->n_heads, group = group_size(work->layer);
-    const float *q = work->q + ((int64_t)run->row0 * heads + (int64_t)p->kv_head * group) * dim;
-    clb_gqa_args args = {dim, group, 1.0f / sqrtf((float)dim), work->blocks[p->run], p->kv_head, q, (int64_t)heads * dim,
+    int32_t dim = work->width, heads = work->layer->n_heads, group = group_size(work->layer);
+    const float *q = work->roped + ((int64_t)run->row0 * heads + (int64_t)p->kv_head * group) * dim;
+    clb_gqa_args args = {dim, group, 1.0f / sqrtf((float)work->layer->dim), work->blocks[p->run], p->kv_head, q, (int64_t)heads * dim,
                          run->first};
     uint8_t *scratch = clb_worker_scratch(work->engine, worker);
     int64_t kernel_bytes = (kernels->gqa_scratch(dim, group) + 63) / 64 * 64;
@@ -112,8 +131,7 @@ static void attend(void *context, int chunk, int worker)
     kernels->gqa_attend(&args, 0, n, p->span0, p->span1, softmax, out, scratch);
     kernels->softmax_finish(softmax, out, n * group, dim);
     for (int32_t t = 0; t < n; t++)
-        memcpy(work->out + ((int64_t)(run->row0 + p->t0 + t) * heads + (int64_t)p->kv_head * group) * dim,
-               out + (int64_t)t * group * dim, (size_t)(group * dim) * sizeof *out);
+        copy_out(work, run->row0 + p->t0 + t, p->kv_head, out + (int64_t)t * group * dim);
 }
 
 /* Adds the pieces of a run; with pieces == NULL only counts them and the partial states they need. */
@@ -147,7 +165,7 @@ static void cut_run(const gqa_work *work, int32_t r, int32_t split, attend_piece
 static void merge_partials(const gqa_work *work, int32_t n_pieces)
 {
     const clb_kernels *kernels = work->engine->kernels;
-    int32_t dim = work->layer->dim, heads = work->layer->n_heads, group = group_size(work->layer);
+    int32_t dim = work->width, group = group_size(work->layer);
     for (int32_t i = 0; i < n_pieces; i++) {
         const attend_piece *p = &work->pieces[i];
         if (p->partial < 0 || p->span0 != 0)
@@ -160,15 +178,18 @@ static void merge_partials(const gqa_work *work, int32_t n_pieces)
         for (int32_t s = 1; s < spans; s++)
             kernels->softmax_merge(softmax, out, softmax + (int64_t)s * group, out + (int64_t)s * group * dim, group, dim);
         kernels->softmax_finish(softmax, out, group, dim);
-        int64_t row = work->batch->runs[p->run].row0;
-        memcpy(work->out + (row * heads + (int64_t)p->kv_head * group) * dim, out, (size_t)(group * dim) * sizeof *out);
+        copy_out(work, work->batch->runs[p->run].row0, p->kv_head, out);
     }
 }
 
-int32_t clb_gqa_run(colibri_engine *engine, const clb_batch *batch, const clb_gqa_layer *layer, float *q, float *k,
-                    const float *v, float *out, const clb_error *error)
+int32_t clb_gqa_run(colibri_engine *engine, const clb_batch *batch, const clb_gqa_layer *layer, const float *q,
+                    const float *k, const float *v, float *out, const clb_error *error)
 {
-    gqa_work work = {engine, batch, layer, &engine->kv.parts[layer->part], NULL, q, k, v, out, NULL, NULL, NULL};
+    gqa_work work = {.engine = engine, .batch = batch, .layer = layer, .part = &engine->kv.parts[layer->part],
+                     .q = q, .k = k, .v = v, .out = out, .width = clb_gqa_width(layer->dim)};
+    work.roped = clb_scratch_get(&engine->scratch, (size_t)batch->n * (size_t)(layer->n_heads * work.width) * sizeof(float));
+    if (work.roped == NULL)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for attention");
     clb_for_range(engine, batch->n, 16, rope_queries, &work);
     clb_for_range(engine, batch->n_runs * layer->n_kv_heads, batch->n > batch->n_runs ? 1 : 16, store_keys, &work);
 
@@ -189,7 +210,7 @@ int32_t clb_gqa_run(colibri_engine *engine, const clb_batch *batch, const clb_gq
     int32_t group = group_size(layer);
     work.pieces = clb_scratch_get(&engine->scratch, (size_t)n_pieces * sizeof *work.pieces);
     work.partial_softmax = clb_scratch_get(&engine->scratch, (size_t)(n_partials * group) * sizeof(clb_softmax));
-    work.partial_out = clb_scratch_get(&engine->scratch, (size_t)n_partials * (size_t)(group * layer->dim) * sizeof(float));
+    work.partial_out = clb_scratch_get(&engine->scratch, (size_t)n_partials * (size_t)(group * work.width) * sizeof(float));
     if (!work.pieces || !work.partial_softmax || !work.partial_out)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for attention over %d spans", n_partials);
     n_pieces = n_partials = 0;

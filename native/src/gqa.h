@@ -7,13 +7,19 @@
 typedef struct {
     int32_t n_heads;
     int32_t n_kv_heads;
-    int32_t dim; /* a multiple of 16 */
+    int32_t dim;
     int32_t part; /* index of the layer's CLB_KV_GQA part */
     int32_t layer;
 } clb_gqa_layer;
 
+/* Head width in the KV blocks and in the kernels: dim padded with zeros. */
+static inline int32_t clb_gqa_width(int32_t dim)
+{
+    return (dim + 15) / 16 * 16;
+}
+
 /* q [n][n_heads*dim], k and v [n][n_kv_heads*dim], all before rope (half-split pairs). out has q's shape. */
-int32_t clb_gqa_run(colibri_engine *engine, const clb_batch *batch, const clb_gqa_layer *layer, float *q, float *k,
-                    const float *v, float *out, const clb_error *error);
+int32_t clb_gqa_run(colibri_engine *engine, const clb_batch *batch, const clb_gqa_layer *layer, const float *q,
+                    const float *k, const float *v, float *out, const clb_error *error);
 
 #endif
