@@ -320,11 +320,12 @@ int32_t clb_head(colibri_engine *engine, const clb_batch *batch, int32_t row0, i
         return no_memory(error);
     clb_norm_rows(engine, h, batch->x + (int64_t)row0 * g->hidden, engine->final_norm, n, g->hidden, g->norm_eps,
                   g->n_layers);
-    if (engine->options.fault == CLB_FAULT_BATCH_ORDER && batch->n > 1)
-        for (int64_t i = 0; i < (int64_t)n * g->hidden; i++)
-            h[i] *= 1.0f + 0x1p-20f;
     clb_job job = {&engine->head, h, g->hidden, NULL, n, logits, g->vocab, 0};
-    return clb_run_jobs(engine, &job, 1, error);
+    int32_t status = clb_run_jobs(engine, &job, 1, error);
+    if (engine->options.fault == CLB_FAULT_BATCH_ORDER && batch->n > 1)
+        for (int64_t i = 0; i < (int64_t)n * g->vocab; i++)
+            logits[i] *= 1.0f + 0x1p-20f;
+    return status;
 }
 
 /* ---- KV ------------------------------------------------------------------------------------ */
