@@ -453,8 +453,8 @@ static void test_faults(const flatdump *dump)
     colibri_session *session = new_session(engine);
     int i = longest_prompt(dump);
     int32_t status = prefill(session, dump->prompts[i].tokens, dump->prompts[i].n_prompt, NULL, 0);
-    CHECK_MSG(status == COLIBRI_ERROR_NUMERIC && strstr(err, "layer 1") && strstr(err, "position 3"),
-              "%s: NaN in layer 1 at position 3: %s: %s", dump->path, colibri_status_name(status), err);
+    CHECK_MSG(status == COLIBRI_ERROR_NUMERIC && strstr(err, "layer 2") && strstr(err, "position 3"),
+              "%s: NaN behind layer 1 at position 3: %s: %s", dump->path, colibri_status_name(status), err);
     colibri_session_close(session);
     colibri_engine_close(engine);
     close_subject(&s);
