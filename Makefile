@@ -71,8 +71,13 @@ native-build: setup
 	@$(CMAKE_NATIVE) -B build/native '-DCOLIBRI_EMULATE=Nehalem;Haswell' > build/native.log
 	@$(CMAKE) --build build/native -j $(JOBS)
 
+# The oracle's fixtures as flat files, for the native tests.
+.PHONY: dumps
+dumps: setup
+	@$(PY) -m tests.oracle.flatdump build/oracle > /dev/null
+
 .PHONY: native-test
-native-test: native-build
+native-test: native-build dumps
 	@$(CTEST) --test-dir build/native -LE emulated
 
 .PHONY: test-long
@@ -86,28 +91,28 @@ test-slow: setup
 
 # Address and undefined-behaviour sanitizers over every native test.
 .PHONY: test-asan
-test-asan: setup
+test-asan: dumps
 	@$(CMAKE_NATIVE) -B build/asan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCOLIBRI_SANITIZE=address,undefined > build/asan.log
 	@$(CMAKE) --build build/asan -j $(JOBS)
 	@$(CTEST) --test-dir build/asan
 
 # Thread sanitizer over what has threads: pool, sessions, cancel.
 .PHONY: test-tsan
-test-tsan: setup
+test-tsan: dumps
 	@$(CMAKE_NATIVE) -B build/tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCOLIBRI_SANITIZE=thread > build/tsan.log
 	@$(CMAKE) --build build/tsan -j $(JOBS)
-	@$(CTEST) --test-dir build/tsan -R 'pool|session|cancel'
+	@$(CTEST) --test-dir build/tsan -R 'pool|session|cancel|oracle'
 
 # 64-bit Arm under user-mode emulation: every native test, the oracle included.
 .PHONY: test-arm
-test-arm: setup
+test-arm: dumps
 	@$(CMAKE_NATIVE) -B build/arm -DCMAKE_TOOLCHAIN_FILE=native/cmake/aarch64-linux-gnu.cmake > build/arm.log
 	@$(CMAKE) --build build/arm -j $(JOBS)
 	@$(CTEST) --test-dir build/arm -j $(JOBS)
 
 # Older x86 processors: the same binaries must pick the kernels that these have.
 .PHONY: test-cpus
-test-cpus: native-build
+test-cpus: native-build dumps
 	@$(CTEST) --test-dir build/native -L emulated -j $(JOBS)
 
 .PHONY: fuzz

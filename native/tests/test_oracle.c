@@ -1,6 +1,6 @@
 /* test_oracle.c - the engine against the transformers oracle, and against itself.
  *
- *     test_oracle [--quick] [DUMP...]     default: every dump in build/oracle
+ *     test_oracle [DUMP...]     default: every dump in build/oracle
  *
  * For every dump (see flatdump.h):
  *   reference  f32 path: logits of every position within 1e-3 of the oracle, greedy tokens equal
@@ -9,7 +9,7 @@
  *   faults     the same comparisons must notice each planted fault
  *   packed     the packed layout gives the bits of the plain one
  *   threads    cancel and snapshot from another thread while a prefill runs
- * --quick runs fewer combinations, for emulated processors and sanitizers.
+ * COLIBRI_TEST_QUICK=1 runs fewer combinations, for emulated processors and sanitizers.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
@@ -616,14 +616,10 @@ static int is_dump(const struct dirent *entry)
 
 int main(int argc, char **argv)
 {
-    int first = 1;
-    if (argc > 1 && strcmp(argv[1], "--quick") == 0) {
-        quick = 1;
-        first = 2;
-    }
-    for (int i = first; i < argc; i++)
+    quick = getenv("COLIBRI_TEST_QUICK") != NULL;
+    for (int i = 1; i < argc; i++)
         test_dump(argv[i]);
-    if (first == argc) {
+    if (argc == 1) {
         struct dirent **found = NULL;
         int n = scandir("build/oracle", &found, is_dump, alphasort);
         CHECK_MSG(n > 0, "no dumps in build/oracle; make them with python -m tests.oracle.flatdump build/oracle");
