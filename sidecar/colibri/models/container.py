@@ -1,0 +1,407 @@
+"""Opening a model folder: from files nobody has checked to one table of tensors for the engine.
+
+For: `model.open_model`, the converter, the check command. Reads config.json and file headers, never
+tensor data. Opens original checkpoints (F32, BF16, F16, FP8 with block scales), published int8/int4
+containers (`<name>` + `<name>.qs`) and our packed container (`packed.py`). GGUF files are input of
+the converter only. Thread rule: pure functions over files; the result is immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from colibri.engine.table import Format, Geometry, Tensor
+from colibri.errors import ModelError
+from colibri.families import Family, TensorSpec, detect
+from colibri.families.values import ConfigReader, parse_object, show
+from colibri.models import formats, missing, packed
+from colibri.models.formats import Candidates, Quantized
+from colibri.models.safetensors import Entry, ShardSet, read_folder
+
+_SHOWN: Final = 6
+_SCALE_INV: Final = "_scale_inv"
+_INDEX: Final = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model folder that has been read and found complete.
+
+    `tensors[i].file` indexes `paths`. `kind` is `original`, `published` or `packed`. `notes` are
+    sentences worth telling the user (a missing optional part, a container known to be weak).
+    """
+
+    folder: Path
+    kind: str
+    family: Family
+    geometry: Geometry
+    config: dict[str, Any]
+    paths: tuple[Path, ...]
+    tensors: tuple[Tensor, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What one pass over a folder collects; problems do not stop it, so that all are reported."""
+
+    folder: Path
+    shards: ShardSet
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    pairs: list[tuple[TensorSpec, Quantized, Candidates]] = field(default_factory=list)
+
+
+def read_config(folder: Path) -> tuple[dict[str, Any], ConfigReader]:
+    """config.json of a folder; ModelError when there is none or it is no object."""
+    path = folder / "config.json"
+    config = parse_object(read_file(path), str(path))
+    return config, ConfigReader(config, str(path))
+
+
+def read_file(path: Path) -> bytes:
+    """A small file as a whole, failures as ModelError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(
+            f"the file cannot be read: {error.strerror or error}.", where=str(path)
+        ) from error
+
+
+def open_folder(folder: Path) -> ModelFiles:
+    """Reads a model folder. ModelError names the first problems found and how many there are."""
+    files, problems = inspect_folder(folder)
+    if files is None:
+        shown = "; ".join(problems[:_SHOWN])
+        more = f"; and {len(problems) - _SHOWN} more problems" if len(problems) > _SHOWN else ""
+        raise ModelError(
+            f"the model is damaged or incomplete: {shown}{more}.",
+            where=str(folder),
+            hint="Copy or download the files named above again into this folder.",
+        )
+    return files
+
+
+def inspect_folder(folder: Path) -> tuple[ModelFiles | None, list[str]]:
+    """(the model, []) or (None, every problem of its tensors). ModelError for what hides all
+    others: no folder, no config, an unknown family, a file whose header is damaged.
+    """
+    if not folder.is_dir():
+        raise ModelError("there is no such folder.", where=str(folder))
+    config, reader = read_config(folder)
+    family = detect(config, reader.where)
+    geometry = family.geometry(reader)
+    if (folder / packed.INDEX_NAME).exists():
+        return _open_packed(folder, family, geometry, config)
+    _check_quantization(reader)
+    reading = _Reading(folder, read_folder(folder))
+    kind = (
+        "published" if any(name.endswith(".qs") for name in reading.shards.entries) else "original"
+    )
+    geometry = _drop_absent_parts(reading, family, geometry)
+    specs = list(family.tensors(geometry))
+    _read_specs(reading, specs)
+    _resolve_pairs(reading)
+    _report_missing(reading, specs)
+    if reading.problems:
+        return None, reading.problems
+    shards = reading.shards
+    used = {name for tensor in reading.tensors for name in (tensor.name,)}
+    _note_unused(reading, used)
+    return ModelFiles(
+        folder,
+        kind,
+        family,
+        geometry,
+        config,
+        tuple(shards.paths),
+        tuple(reading.tensors),
+        tuple(reading.notes),
+    ), []
+
+
+def _open_packed(
+    folder: Path, family: Family, geometry: Geometry, config: dict[str, Any]
+) -> tuple[ModelFiles | None, list[str]]:
+    index = packed.read_index(folder)
+    if index.family != family.name:
+        raise ModelError(
+            f'"family" is {show(index.family)}, but config.json is of {family.name}.',
+            where=str(folder / packed.INDEX_NAME),
+        )
+    present = {tensor.name: tensor for tensor in index.tensors}
+    notes: list[str] = []
+    geometry = _without_parts(present, family, geometry, notes)
+    specs = list(family.tensors(geometry))
+    problems = missing.describe(specs, present)
+    chosen: list[Tensor] = []
+    for spec in specs:
+        tensor = present.get(spec.name)
+        if tensor is None:
+            continue
+        if (tensor.rows, tensor.cols) != (spec.rows, spec.cols):
+            problems.append(
+                f"tensor {show(spec.name)} is [{tensor.rows}, {tensor.cols}] in "
+                f"{packed.INDEX_NAME}, expected [{spec.rows}, {spec.cols}] from config.json"
+            )
+        chosen.append(tensor)
+    if problems:
+        return None, problems
+    return ModelFiles(
+        folder, "packed", family, geometry, config, index.paths, tuple(chosen), tuple(notes)
+    ), []
+
+
+def _check_quantization(reader: ConfigReader) -> None:
+    """Refuses checkpoints quantized by methods whose tensors this program does not read."""
+    settings = reader.object("quantization_config")
+    if settings is None:
+        return
+    if settings.string("quant_method", "fp8") != "fp8":
+        settings.unsupported("quant_method", 'checkpoints in "fp8" or without quantization')
+    block = settings.values.get("weight_block_size")
+    if block is not None and block != [formats.FP8_BLOCK, formats.FP8_BLOCK]:
+        settings.unsupported("weight_block_size", "blocks of [128, 128]")
+
+
+def _drop_absent_parts(reading: _Reading, family: Family, geometry: Geometry) -> Geometry:
+    return _without_parts(reading.shards.entries, family, geometry, reading.notes)
+
+
+def _without_parts(
+    present: dict[str, Any], family: Family, geometry: Geometry, notes: list[str]
+) -> Geometry:
+    """Takes out the optional parts of which not one tensor is there."""
+    explain = {
+        "indexer": "no indexer tensors: attention is dense",
+        "mtp": "no MTP head: no drafting",
+    }
+    for part in family.optional_parts:
+        names = [spec.name for spec in family.tensors(geometry) if spec.part == part]
+        if names and not any(name in present for name in names):
+            geometry = family.without(geometry, part)
+            notes.append(explain.get(part, f"no {part} tensors"))
+    return geometry
+
+
+def _read_specs(reading: _Reading, specs: Sequence[TensorSpec]) -> None:
+    entries = reading.shards.entries
+    for spec in specs:
+        entry = entries.get(spec.name)
+        if entry is None:
+            continue
+        scale = entries.get(spec.name + ".qs")
+        if scale is not None:
+            _read_pair(reading, spec, entry, scale)
+        elif entry.dtype == "F8_E4M3":
+            _read_fp8(reading, spec, entry)
+        elif entry.dtype in formats.PLAIN_DTYPES:
+            _read_plain(reading, spec, entry)
+        elif entry.dtype == "U8" and spec.name + ".qs" not in entries:
+            _problem(
+                reading,
+                entry,
+                f"its data is U8, but its scales {show(spec.name + '.qs')} are missing",
+            )
+        else:
+            _problem(
+                reading,
+                entry,
+                f"dtype {entry.dtype} is not read; expected F32, BF16, F16, "
+                "F8_E4M3 or U8 with scales",
+            )
+
+
+def _problem(reading: _Reading, entry: Entry, what: str) -> None:
+    path = reading.shards.paths[entry.file]
+    reading.problems.append(f"{path.name}: tensor {show(entry.name)}: {what}")
+
+
+def _shape_fits(spec: TensorSpec, entry: Entry) -> bool:
+    shapes = [(spec.rows, spec.cols), (spec.rows * spec.cols,)]
+    return entry.shape in shapes
+
+
+def _read_plain(reading: _Reading, spec: TensorSpec, entry: Entry) -> None:
+    if not _shape_fits(spec, entry):
+        _problem(
+            reading,
+            entry,
+            f"its shape is {list(entry.shape)}, expected {_expected(spec)} from config.json",
+        )
+        return
+    reading.tensors.append(_tensor(spec, entry, formats.PLAIN_DTYPES[entry.dtype]))
+
+
+def _expected(spec: TensorSpec) -> str:
+    return f"[{spec.cols}]" if spec.is_vector else f"[{spec.rows}, {spec.cols}]"
+
+
+def _read_fp8(reading: _Reading, spec: TensorSpec, entry: Entry) -> None:
+    scale = reading.shards.entries.get(spec.name + _SCALE_INV)
+    if scale is None:
+        _problem(
+            reading,
+            entry,
+            f"its data is F8_E4M3, but its scales {show(spec.name + _SCALE_INV)} are missing",
+        )
+        return
+    grid = (
+        formats.ceil_div(spec.rows, formats.FP8_BLOCK),
+        formats.ceil_div(spec.cols, formats.FP8_BLOCK),
+    )
+    if not _shape_fits(spec, entry):
+        _problem(
+            reading,
+            entry,
+            f"its shape is {list(entry.shape)}, expected {_expected(spec)} from config.json",
+        )
+    elif scale.dtype != "F32" or scale.shape != grid:
+        _problem(
+            reading, scale, f"it is {scale.dtype} {list(scale.shape)}, expected F32 {list(grid)}"
+        )
+    else:
+        reading.tensors.append(_tensor(spec, entry, Format.FP8_BLOCK, scale=scale))
+
+
+def _read_pair(reading: _Reading, spec: TensorSpec, entry: Entry, scale: Entry) -> None:
+    if spec.is_vector:
+        _problem(
+            reading, entry, "a vector cannot be quantized; expected F32, BF16 or F16 without scales"
+        )
+        return
+    if scale.dtype != "F32":
+        _problem(reading, scale, f"scales must be F32, found {scale.dtype}")
+        return
+    if entry.dtype not in ("U8", "I8", "F8_E4M3"):
+        _problem(reading, entry, f"it has scales, so its data must be U8, found {entry.dtype}")
+        return
+    pair = Quantized(spec.name, spec.rows, spec.cols, entry.bytes, scale.bytes // 4)
+    found = formats.candidates(pair)
+    if not found:
+        _problem(
+            reading,
+            entry,
+            f"{pair.data_bytes:,} bytes with {pair.scales:,} scales fit no format for "
+            f"[{spec.rows}, {spec.cols}]; expected for example "
+            f"{formats.plain_bytes(Format.I4_ROW, spec.rows, spec.cols):,} bytes (int4) or "
+            f"{formats.plain_bytes(Format.I8_ROW, spec.rows, spec.cols):,} bytes (int8)",
+        )
+        return
+    stamp_name = reading.shards.stamps.get(spec.name)
+    if stamp_name is not None:
+        stamp = formats.STAMP_NAMES.get(stamp_name)
+        if stamp is None or not formats.stamp_allows(stamp, found):
+            _problem(
+                reading,
+                entry,
+                f"it is stamped {show(stamp_name)}, but {pair.data_bytes:,} bytes with "
+                f"{pair.scales:,} scales are {_names(found)}",
+            )
+            return
+    reading.pairs.append((spec, pair, found))
+
+
+def _names(found: Candidates) -> str:
+    names = [fmt.name for fmt in sorted(found.formats)]
+    names += [f"I4_GROUP of {size}" for size in sorted(found.groups)]
+    return " or ".join(names)
+
+
+def _resolve_pairs(reading: _Reading) -> None:
+    """Decides the format of every quantized pair; what stays open is refused by name."""
+    group, possible = formats.container_group([(pair, found) for _, pair, found in reading.pairs])
+    entries = reading.shards.entries
+    row_experts = False
+    for spec, pair, found in reading.pairs:
+        entry, scale = entries[spec.name], entries[spec.name + ".qs"]
+        stamp = formats.STAMP_NAMES.get(reading.shards.stamps.get(spec.name, ""))
+        fmt = formats.resolve(pair, found, stamp, group)
+        if fmt is None:
+            sizes = (
+                f"; group sizes that fit every tensor: {sorted(possible)}" if found.groups else ""
+            )
+            _problem(
+                reading,
+                entry,
+                f"{pair.data_bytes:,} bytes with {pair.scales:,} scales may be "
+                f"{_names(found)}{sizes}; nothing in the container decides",
+            )
+            continue
+        row_experts |= spec.expert >= 0 and fmt == Format.I4_ROW
+        size = group if fmt == Format.I4_GROUP else 0
+        reading.tensors.append(_tensor(spec, entry, fmt, size, scale))
+    if row_experts:
+        reading.notes.append(
+            "experts are int4 with one scale per row, which answers clearly worse than "
+            "containers with one scale per 64 columns; prefer such a container"
+        )
+
+
+def _tensor(
+    spec: TensorSpec, entry: Entry, fmt: Format, group: int = 0, scale: Entry | None = None
+) -> Tensor:
+    return Tensor(
+        name=spec.name,
+        format=fmt,
+        rows=spec.rows,
+        cols=spec.cols,
+        file=entry.file,
+        offset=entry.offset,
+        bytes=entry.bytes,
+        group=group,
+        scale_file=scale.file if scale is not None else -1,
+        scale_offset=scale.offset if scale is not None else 0,
+        scale_bytes=scale.bytes if scale is not None else 0,
+    )
+
+
+def _report_missing(reading: _Reading, specs: Sequence[TensorSpec]) -> None:
+    entries = reading.shards.entries
+    fused = next(
+        (name for name in entries if name.split(".weight")[0].endswith("experts.gate_up_proj")),
+        None,
+    )
+    if fused is not None:
+        reading.problems.insert(
+            0,
+            f"tensor {show(fused)}: experts fused into one tensor per layer are not read; "
+            "expected one tensor per expert (mlp.experts.0.gate_proj.weight, ...)",
+        )
+        return
+    lost = missing.describe(specs, entries)
+    if lost:
+        names = [path.name for path in (*reading.shards.paths, *reading.shards.empty)]
+        reading.problems[:0] = [
+            *lost,
+            *missing.missing_files(names, _indexed_files(reading.folder)),
+        ]
+
+
+def _indexed_files(folder: Path) -> set[str]:
+    path = folder / _INDEX
+    if not path.is_file():
+        return set()
+    files = parse_object(read_file(path), str(path)).get("weight_map")
+    if not isinstance(files, dict):
+        raise ModelError('"weight_map" must be an object.', where=str(path))
+    return {name for name in files.values() if isinstance(name, str)}
+
+
+def _note_unused(reading: _Reading, used: set[str]) -> None:
+    extra = [
+        name
+        for name in reading.shards.entries
+        if name not in used and name.removesuffix(".qs").removesuffix(_SCALE_INV) not in used
+    ]
+    if extra:
+        reading.notes.append(
+            f"{len(extra)} tensors are not used by this family, for example {show(extra[0])}"
+        )
+    if reading.shards.empty:
+        reading.notes.append(f"{len(reading.shards.empty)} empty files were skipped")

@@ -1,0 +1,49 @@
+"""Turning token ids into text while they arrive, never showing half a character.
+
+For: one request, one detokeniser; its state is what the bytes so far leave open. Bytes of an
+unfinished UTF-8 sequence wait for the next token; at the end of the text they are dropped, because
+a cut character is not a character. The text over any split of the ids is the same. Not for: stop
+sequences (`stop.py`). Thread rule: one owner at a time; the tokenizer behind it is shared.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+
+from colibri.text.tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """Incremental decoder of one request.
+
+    `keep_special`: whether control tokens appear as their own text (markers for the parsers of
+    reasoning and tool calls) or vanish. Ids outside the vocabulary give no text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, keep_special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._keep_special = keep_special
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._first = True
+
+    def push(self, ids: Iterable[int]) -> str:
+        """Text that the ids complete."""
+        pieces = []
+        for token in ids:
+            data = self._tokenizer.token_bytes(token, keep_special=self._keep_special)
+            if not data:
+                continue
+            if self._first and self._tokenizer.strips_first_space:
+                data = data.removeprefix(b" ")
+            self._first = False
+            pieces.append(data)
+        return self._decoder.decode(b"".join(pieces))
+
+    def flush(self) -> str:
+        """End of the text: drops an unfinished character. Returns "" always, and is ready for new
+        text.
+        """
+        self._decoder.reset()
+        self._first = True
+        return ""
