@@ -336,7 +336,7 @@ def _resolve_pairs(reading: _Reading) -> None:
         row_experts |= spec.expert >= 0 and fmt == Format.I4_ROW
         size = group if fmt == Format.I4_GROUP else 0
         reading.tensors.append(_tensor(spec, entry, fmt, size, scale))
-    if row_experts:
+    if row_experts and not group:
         reading.notes.append(
             "experts are int4 with one scale per row, which answers clearly worse than "
             "containers with one scale per 64 columns; prefer such a container"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from colibri.engine.table import Geometry
+from colibri.engine.table import Geometry, Tensor
 from colibri.errors import ModelError
 from colibri.families import Family, detect
 from colibri.families.values import ConfigReader, parse_object, show
@@ -39,7 +39,8 @@ class SamplingDefaults:
 class ModelText:
     """The text side of a model. `template` is None for models without chat.
 
-    `end_ids` end a turn; never empty for a chat model. `geometry` carries the vocabulary mask.
+    `end_ids` end a turn; never empty for a chat model. `bos_id` begins a text, None without one.
+    `geometry` carries the vocabulary mask.
     """
 
     folder: Path
@@ -48,6 +49,7 @@ class ModelText:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     end_ids: frozenset[int]
+    bos_id: int | None
     model_id: str
     sampling: SamplingDefaults
 
@@ -59,6 +61,21 @@ class Model:
     files: ModelFiles
     text: ModelText
     geometry: Geometry
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Files that `tensors` index."""
+        return self.files.paths
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The table to hand to the engine."""
+        return self.files.tensors
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.text.tokenizer
 
 
 def open_model(folder: Path) -> Model:
@@ -104,6 +121,7 @@ def open_text(folder: Path) -> ModelText:
         tokenizer,
         template,
         frozenset(end_ids),
+        _bos_id(tokenizer, geometry.vocab, config, settings),
         family.model_id(geometry, folder.name) or folder.resolve().name,
         _sampling(generation),
     )
@@ -197,6 +215,15 @@ def _end_ids(
         if token is not None and token in tokenizer.special_ids
     )
     return ids
+
+
+def _bos_id(
+    tokenizer: Tokenizer, vocab: int, config: ConfigReader, settings: ConfigReader
+) -> int | None:
+    """The token that begins a text, None for models without one."""
+    ids = config.token_ids("bos_token_id", vocab)
+    text = token_text(settings, "bos_token")
+    return ids[0] if ids else tokenizer.token_id(text) if text else None
 
 
 def _sampling(generation: ConfigReader) -> SamplingDefaults:
