@@ -65,7 +65,7 @@ class Ours:
     def sample(self, command: dict[str, Any]) -> dict[str, Any]:
         """`tokens` ids that the model writes at temperature 1 from its own first token on."""
         sampling = Sampling(temperature=1.0, top_p=1.0, seed=command["seed"])
-        ids = [self.model.tokenizer.bos_id]
+        ids = [self.model.text.bos_id]
         self.session.truncate(0)
         self.session.prefill(ids)
         while len(ids) < command["tokens"]:
