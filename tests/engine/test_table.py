@@ -1,0 +1,59 @@
+"""The Python side of the header says the same as the header."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import pytest
+
+from colibri.engine import table
+from colibri.engine._colibri import ffi, lib
+from colibri.engine.ffi import Snapshot
+from colibri.engine.status import PrefillProgress, Status
+
+ENUMS: dict[str, type[IntEnum]] = {
+    "FAMILY": table.Family,
+    "FORMAT": table.Format,
+    "LAYOUT": table.Layout,
+    "PRECISION": table.Precision,
+    "KV": table.KvType,
+    "ISA": table.Isa,
+}
+STRUCTS = {
+    "colibri_geometry": table.Geometry,
+    "colibri_engine_options": table.EngineOptions,
+    "colibri_sampling": table.Sampling,
+    "colibri_tensor": table.Tensor,
+    "colibri_engine_snapshot_t": Snapshot,
+    "colibri_prefill_progress": PrefillProgress,
+}
+
+
+@pytest.mark.parametrize("prefix", ENUMS)
+def test_an_enum_has_the_headers_names_and_numbers(prefix: str) -> None:
+    in_header = {
+        name.removeprefix(f"COLIBRI_{prefix}_"): getattr(lib, name)
+        for name in dir(lib)
+        if name.startswith(f"COLIBRI_{prefix}_")
+    }
+    assert {member.name: member.value for member in ENUMS[prefix]} == in_header
+
+
+def test_the_status_codes_are_the_headers() -> None:
+    assert lib.COLIBRI_OK == Status.OK
+    errors = {
+        name.removeprefix("COLIBRI_ERROR_"): getattr(lib, name)
+        for name in dir(lib)
+        if name.startswith("COLIBRI_ERROR_")
+    }
+    assert {member.name: member.value for member in Status if member} == errors
+
+
+@pytest.mark.parametrize("struct", STRUCTS)
+def test_a_struct_has_the_headers_fields(struct: str) -> None:
+    in_header = {name for name, _ in ffi.typeof(struct).fields} - {"struct_size", "reserved"}
+    assert set(STRUCTS[struct].__struct_fields__) == in_header
+
+
+def test_only_the_init_function_leaves_the_extension() -> None:
+    assert not hasattr(ffi.dlopen(None), "colibri_version")
