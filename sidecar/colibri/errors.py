@@ -11,12 +11,13 @@ errors are plain values.
     |-- ModelNotFoundError          3   404   no installed model or folder of that name
     |-- ModelError                  4   500   the model's files are damaged or not supported
     |-- EngineFailure               4   500   the engine refused or failed
-    |   |-- WorkerLostError         4   500   the engine process died or hung
+    |   |-- WorkerLostError         4   503   the engine process died or hung
     |   `-- WorkerUnavailableError  4   503   the engine process is gone for good
     |-- ResourceError               5   503   memory or disk do not suffice
     |   `-- PortInUseError          5   503   another program listens on the address
     |-- NetworkError                6   502   a download or remote host failed
     |-- IntegrityError              7   500   bytes differ from what their checksum or manifest says
+    |-- ClientGoneError             1   499   the client left; there is nobody to tell
     `-- RequestError                2   400   a client's request is wrong; `param` names the field
         |-- ContextLengthError      2   400   the prompt leaves no room in the context
         |-- AuthenticationError     2   401   the API key is missing or wrong
@@ -98,6 +99,7 @@ class EngineFailure(ColibriError):
 class WorkerLostError(EngineFailure):
     """The process that owns the engine died or stopped making progress; it is being restarted."""
 
+    http_status = 503
     default_code = "engine_lost"
 
 
@@ -135,6 +137,13 @@ class IntegrityError(ColibriError):
 
     exit_code = 7
     default_code = "integrity_error"
+
+
+class ClientGoneError(ColibriError):
+    """The client closed its connection. Ends work; its status only ever reaches the log."""
+
+    http_status = 499
+    default_code = "client_gone"
 
 
 class RequestError(ColibriError):

@@ -1,0 +1,69 @@
+"""Request bodies: from bytes to a typed struct, or an error that names the field.
+
+For: every dialect's handler. Not for: what a dialect allows beyond types; its schemas check that.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from colibri.errors import RequestError
+
+T = TypeVar("T")
+
+# The library's sentence: "Expected `int | null`, got `str` - at `$.messages[0].role`".
+_MISMATCH = re.compile(r"^Expected `([^`]+)`, got `([^`]+)`(?: - at `\$\.?([^`]*)`)?$")
+_PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
+_ARTICLES = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+
+
+def _describe(kinds: str) -> str:
+    names = [_ARTICLES.get(kind, kind) for kind in kinds.split(" | ") if kind != "null"]
+    return " or ".join(names) or "null"
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """The body as `kind`. Unknown fields are ignored. Raises RequestError with `param`."""
+    if not body:
+        raise RequestError("The request has no body; send a JSON object.", code="invalid_json")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _mismatch(str(error)) from None
+    except msgspec.DecodeError as error:
+        raise RequestError(
+            f"The request body is not valid JSON: {error}.", code="invalid_json"
+        ) from None
+    except RecursionError:
+        raise RequestError("The request body is nested too deeply.", code="invalid_json") from None
+
+
+def _mismatch(text: str) -> RequestError:
+    match = _MISMATCH.match(text)
+    if match:
+        expected, got, place = match.groups()
+        name = f"'{place}'" if place else "The request body"
+        return RequestError(
+            f"{name} must be {_describe(expected)}, not {_describe(got)}.",
+            param=place or None,
+            code="invalid_type",
+        )
+    found = _PLACE.search(text)
+    place = found.group(1) if found else ""
+    sentence = _PLACE.sub("", text)
+    return RequestError(
+        f"'{place}': {sentence}." if place else f"{sentence}.",
+        param=place or None,
+        code="invalid_type",
+    )

@@ -1,0 +1,1 @@
+"""The OpenAI dialect: models, chat completions and legacy completions."""

@@ -1,0 +1,330 @@
+"""Bounded first-in-first-out admission in front of the engine.
+
+For: the API handlers, one call of `admit` per generation. Not for: anything inside the engine; by
+the time the worker sees a job, its turn has come.
+
+    admit --> [free turn?] --yes--> engine ready? --> submit --> Generation
+                  |no                                              events: Accepted .. Done | Failed
+                  +--> queue (max_queue) --> turn | timeout: 429 | client left: dropped
+                          `--> full: 429
+
+A turn is held until the worker says that the job has ended, not until the client is done with it,
+so that
+`active` is the engine's truth. Nothing is sent to a client while it waits here; its status is
+still open. Threads: `admit` blocks the calling (HTTP) thread; everything may be called from any
+thread.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from colibri.engine.client import EngineClient
+from colibri.engine.protocol import (
+    Accepted,
+    Done,
+    Failed,
+    JobEvent,
+    Phase,
+    Progress,
+    Submit,
+    Tokens,
+)
+from colibri.errors import BusyError, ClientGoneError, WorkerUnavailableError
+
+# How often a waiting request looks whether its client is still there: well below the promised
+# second.
+POLL_SECONDS = 0.25
+# Small on purpose: clients try three times and give up, so the wait itself belongs into our queue.
+RETRY_AFTER_SECONDS = 5
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What every dialect's request comes down to. All defaults are resolved; lengths in tokens."""
+
+    id: str
+    prompt: list[int]
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    stops: tuple[str, ...] = ()
+    ignore_leading_stop: bool = False
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests now active and queued, and how those before them ended since the start."""
+
+    active: int
+    queued: int
+    completed: int
+    rejected: int
+    timed_out: int
+    cancelled: int
+    failed: int
+
+
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
+    """A running request as people want to see it. `eta_seconds` is that of reading the prompt."""
+
+    id: str
+    phase: Phase
+    prompt_tokens: int
+    prompt_tokens_done: int
+    generated_tokens: int
+    running_seconds: float
+    eta_seconds: float | None
+
+
+class _Ticket:
+    """A place in the queue."""
+
+    def __init__(self) -> None:
+        self.turn = threading.Event()
+
+
+class Generation:
+    """A job in the engine: its events, in order, for one consumer. Close it whatever happens."""
+
+    def __init__(
+        self, request: GenerationRequest, engine: EngineClient, queue_wait_ms: int
+    ) -> None:
+        self.request = request
+        self.queue_wait_ms = queue_wait_ms
+        self._engine = engine
+        self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+        self._ended = False
+        self._started = time.monotonic()
+        self._phase: Phase = "waiting"
+        self._cached = 0
+        self._done = 0
+        self._generated = 0
+
+    def next_event(self, timeout: float) -> JobEvent | None:
+        """The next event, or None after `timeout` seconds."""
+        try:
+            return self._events.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """Cancels the job unless it has ended."""
+        if not self._ended:
+            self._engine.cancel(self.request.id)
+
+    def take(self, event: JobEvent) -> None:
+        """Sink of the engine's events."""
+        if isinstance(event, Accepted):
+            self._phase = "prefill"
+            self._cached = self._done = event.cached
+        elif isinstance(event, Progress):
+            self._done = event.done
+            self._phase = "decode" if event.done == event.total else "prefill"
+        elif isinstance(event, Tokens):
+            self._generated = event.generated
+        elif isinstance(event, Done | Failed):
+            self._ended = True
+        self._events.put(event)
+
+    def activity(self) -> Activity:
+        """Where the job stands, from the events so far."""
+        total = len(self.request.prompt)
+        seconds = time.monotonic() - self._started
+        read = self._done - self._cached
+        left = seconds / read * (total - self._done) if self._phase == "prefill" and read else None
+        return Activity(
+            id=self.request.id,
+            phase=self._phase,
+            prompt_tokens=total,
+            prompt_tokens_done=self._done,
+            generated_tokens=self._generated,
+            running_seconds=round(seconds, 1),
+            eta_seconds=None if left is None else round(left, 1),
+        )
+
+
+class Scheduler:
+    """See the module's text. `parallel` requests run at once; `queue_timeout` is in seconds."""
+
+    def __init__(
+        self, engine: EngineClient, *, max_queue: int, queue_timeout: float, parallel: int = 1
+    ) -> None:
+        self.max_queue = max_queue
+        self.queue_timeout = queue_timeout
+        self.parallel = parallel
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._waiting: deque[_Ticket] = deque()
+        self._running: dict[str, Generation] = {}
+        self._turns = 0
+        self._closed = False
+        self._completed = self._rejected = self._timed_out = self._cancelled = self._failed = 0
+
+    def admit(self, request: GenerationRequest, gone: Callable[[], bool]) -> Generation:
+        """Waits for a turn and starts the job.
+
+        Raises BusyError (queue full, waited too long), ClientGoneError (`gone` became true),
+        or what the engine says when it cannot take jobs.
+        """
+        started = time.monotonic()
+        self._wait_for_turn(started, gone)
+        try:
+            self._wait_for_engine(started, gone)
+        except BaseException:
+            self._pass_turn()
+            raise
+        waited_ms = int((time.monotonic() - started) * 1000)
+        generation = Generation(request, self._engine, waited_ms)
+        with self._lock:
+            self._running[request.id] = generation
+        try:
+            self._engine.submit(
+                request_command(request), lambda event: self._take(generation, event)
+            )
+        except BaseException:
+            self._end(request.id)
+            raise
+        return generation
+
+    def counters(self) -> Counters:
+        with self._lock:
+            return Counters(
+                active=self._turns,
+                queued=len(self._waiting),
+                completed=self._completed,
+                rejected=self._rejected,
+                timed_out=self._timed_out,
+                cancelled=self._cancelled,
+                failed=self._failed,
+            )
+
+    def activities(self) -> list[Activity]:
+        """The running requests, oldest first."""
+        with self._lock:
+            running = list(self._running.values())
+        return [generation.activity() for generation in running]
+
+    def close(self) -> None:
+        """Turns away everyone who waits and everyone who comes. Running jobs are the engine's."""
+        with self._lock:
+            self._closed = True
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        for ticket in waiting:
+            ticket.turn.set()
+
+    # ---- inside ----
+
+    def _wait_for_turn(self, started: float, gone: Callable[[], bool]) -> None:
+        with self._lock:
+            if self._closed:
+                raise self._stopping()
+            if self._turns < self.parallel and not self._waiting:
+                self._turns += 1
+                return
+            if len(self._waiting) >= self.max_queue:
+                self._rejected += 1
+                raise BusyError(
+                    f"The server is busy: {self._turns} active and {len(self._waiting)} waiting "
+                    f"requests (the queue holds {self.max_queue}). Try again later.",
+                    retry_after=RETRY_AFTER_SECONDS,
+                    code="queue_full",
+                )
+            ticket = _Ticket()
+            self._waiting.append(ticket)
+        while not ticket.turn.wait(POLL_SECONDS):
+            if gone():
+                if self._leave(ticket):
+                    with self._lock:
+                        self._cancelled += 1
+                    raise ClientGoneError("the client left while it was waiting for its turn")
+            elif time.monotonic() - started > self.queue_timeout and self._leave(ticket):
+                with self._lock:
+                    self._timed_out += 1
+                raise self._too_long()
+        if self._closed:
+            raise self._stopping()
+
+    def _leave(self, ticket: _Ticket) -> bool:
+        """Gives the place up; False when the turn came at this very moment."""
+        with self._lock:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+                return True
+        return False
+
+    def _wait_for_engine(self, started: float, gone: Callable[[], bool]) -> None:
+        """A worker that loads or restarts is worth waiting for, within the same time limit."""
+        while True:
+            if gone():
+                with self._lock:
+                    self._cancelled += 1
+                raise ClientGoneError("the client left before its turn came")
+            if self._engine.status().state not in ("loading", "restarting"):
+                return
+            if time.monotonic() - started > self.queue_timeout:
+                with self._lock:
+                    self._timed_out += 1
+                raise self._too_long()
+            try:
+                self._engine.wait_ready(POLL_SECONDS)
+            except WorkerUnavailableError:
+                continue
+
+    def _take(self, generation: Generation, event: JobEvent) -> None:
+        if isinstance(event, Done | Failed) and self._end(event.job):
+            with self._lock:
+                if isinstance(event, Failed):
+                    self._failed += 1
+                elif event.finish_reason == "cancelled":
+                    self._cancelled += 1
+                else:
+                    self._completed += 1
+        generation.take(event)
+
+    def _end(self, job: str) -> bool:
+        """Takes the turn back from a running job; False when that has been done before."""
+        with self._lock:
+            running = self._running.pop(job, None)
+        if running is None:
+            return False
+        self._pass_turn()
+        return True
+
+    def _pass_turn(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().turn.set()
+            else:
+                self._turns -= 1
+
+    def _too_long(self) -> BusyError:
+        return BusyError(
+            f"The request waited {self.queue_timeout:g} seconds for its turn and was given up. "
+            "Try again later.",
+            retry_after=RETRY_AFTER_SECONDS,
+            code="queue_timeout",
+        )
+
+    def _stopping(self) -> WorkerUnavailableError:
+        return WorkerUnavailableError("the server is being stopped")
+
+
+def request_command(request: GenerationRequest) -> Submit:
+    """The engine's form of a request."""
+    return Submit(
+        job=request.id,
+        prompt=request.prompt,
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        seed=request.seed,
+        stops=request.stops,
+        ignore_leading_stop=request.ignore_leading_stop,
+    )

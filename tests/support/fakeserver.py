@@ -1,0 +1,153 @@
+"""A real HTTP server on a free port over the scripted engine, for tests of everything above the engine."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from colibri.api.app import create_app
+from colibri.api.server import HttpServer
+from colibri.api.services import Services
+from colibri.engine import fake
+from colibri.engine.client import EngineClient
+from colibri.engine.fake import FakeBackend, Options, Script
+from colibri.engine.thread import ThreadEngine
+from colibri.models.served import ServedModel
+from colibri.scheduler import Scheduler
+from colibri.settings import Settings
+
+TIMEOUT = 20
+MODEL_ID = "fake-model"
+
+
+def render(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The fake model's template: one line a message."""
+    text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+    return fake.encode(text + "assistant: ")
+
+
+def served_model(context: int = 4096, **fields: Any) -> ServedModel:
+    values: dict[str, Any] = {
+        "id": MODEL_ID,
+        "family": "fake",
+        "context": context,
+        "vocab": 1000,
+        "render": render,
+        "encode": fake.encode,
+        **fields,
+    }
+    return ServedModel(**values)
+
+
+class FakeServer:
+    """Engine, scheduler, app and server; `backend` is the scripted engine, if it is in this process."""
+
+    def __init__(
+        self,
+        *scripts: Script,
+        context: int = 4096,
+        engine: EngineClient | None = None,
+        model: ServedModel | None = None,
+        **settings: Any,
+    ) -> None:
+        self.backend = FakeBackend(Options(context=context, scripts=scripts))
+        self.engine = engine or ThreadEngine(lambda: self.backend)
+        self.settings = Settings(port=0, **settings)
+        self.scheduler = Scheduler(
+            self.engine,
+            max_queue=self.settings.max_queue,
+            queue_timeout=self.settings.queue_timeout,
+        )
+        self.model = model or served_model(context)
+        self.services = Services(
+            settings=self.settings,
+            model=self.model,
+            engine=self.engine,
+            scheduler=self.scheduler,
+        )
+        self.http = HttpServer(create_app(self.services), "127.0.0.1", 0)
+        self.port = int(self.http.server_address[1])
+        self.url = self.http.url
+        self._thread = threading.Thread(target=self.http.serve)
+
+    def start(self) -> None:
+        self.engine.start()
+        self._thread.start()
+        self.engine.wait_ready(TIMEOUT)
+
+    def stop(self) -> None:
+        self.http.stop()
+        self._thread.join(TIMEOUT)
+        self.scheduler.close()
+        self.engine.stop()
+
+    # ---- requests ----
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=TIMEOUT, **options)
+
+    def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=TIMEOUT, **options)
+
+    def chat(self, content: str = "hi", **fields: Any) -> httpx.Response:
+        return self.post("/v1/chat/completions", chat_body(content, **fields))
+
+    def chunks(self, content: str = "hi", **fields: Any) -> list[dict[str, Any]]:
+        """The events of a streamed chat, `[DONE]` checked and left out."""
+        response = self.chat(content, stream=True, **fields)
+        assert response.status_code == 200, response.text
+        events = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+        assert events.pop() == "[DONE]"
+        return [json.loads(event) for event in events]
+
+    @contextmanager
+    def raw(self, request: bytes) -> Iterator[socket.socket]:
+        """A connection on which these bytes have been sent."""
+        with socket.create_connection(("127.0.0.1", self.port), TIMEOUT) as connection:
+            connection.sendall(request)
+            yield connection
+
+    def exchange(self, request: bytes) -> bytes:
+        """Everything the server answers to these bytes until it closes."""
+        answer = b""
+        with self.raw(request) as connection:
+            while piece := connection.recv(1 << 16):
+                answer += piece
+        return answer
+
+    def wait_for(self, **counters: int) -> None:
+        """Waits until the scheduler's counters have these values."""
+        deadline = time.monotonic() + TIMEOUT
+        while time.monotonic() < deadline:
+            now = self.scheduler.counters()
+            if all(getattr(now, name) == value for name, value in counters.items()):
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"the counters never became {counters}: {self.scheduler.counters()}")
+
+
+def chat_body(content: str = "hi", **fields: Any) -> dict[str, Any]:
+    return {"model": MODEL_ID, "messages": [{"role": "user", "content": content}], **fields}
+
+
+def chat_request(body: Mapping[str, Any], headers: str = "") -> bytes:
+    """A chat request as bytes on the wire."""
+    data = json.dumps(body).encode()
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\n{headers}Content-Length: {len(data)}\r\n\r\n"
+    )
+    return head.encode() + data
+
+
+def text_of(chunks: Sequence[Mapping[str, Any]]) -> str:
+    """The content that a client gathers from a stream."""
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    return "".join(delta.get("content") or "" for delta in deltas)
