@@ -152,7 +152,7 @@ typedef enum {
     COLIBRI_ISA_AUTO = 0,
     COLIBRI_ISA_BASELINE = 1, /* portable C (x86-64-v2 or plain AArch64) */
     COLIBRI_ISA_AVX2 = 2,     /* AVX2 + FMA + F16C */
-    COLIBRI_ISA_AVX512 = 3,   /* AVX-512 F/BW/DQ/VL + VNNI + BF16 + VBMI + GFNI */
+    COLIBRI_ISA_AVX512 = 3,   /* AVX-512 F/BW/DQ/VL + VNNI + BF16 + VBMI */
     COLIBRI_ISA_NEON = 4      /* AArch64 Advanced SIMD + dot product */
 } colibri_isa;
 
@@ -274,7 +274,7 @@ int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_p
                              char *err, size_t err_len);
 
 /* One decode step: appends tokens[i] to sessions[i] (all different, none in prefill) and computes
- * the logits of each. All or nothing. */
+ * the logits of each. All or nothing: after a failure no session has grown, and none has logits. */
 int32_t colibri_decode(colibri_session *const *sessions, const int32_t *tokens, int32_t n, char *err,
                        size_t err_len);
 /* Samples from the session's current logits; does not append. */

@@ -314,9 +314,12 @@ int32_t colibri_decode(colibri_session *const *sessions, const int32_t *tokens, 
     clb_run runs[CLB_MAX_BATCH];
     int32_t rope_dim = engine->family->rope_dim(g);
     float *rope = malloc((size_t)n * (size_t)rope_dim * sizeof *rope);
-    float *logits = malloc((size_t)n * (size_t)g->vocab * sizeof *logits);
+    /* A single session's logits are written where they belong. */
+    float *logits = n == 1 ? sessions[0]->logits : malloc((size_t)n * (size_t)g->vocab * sizeof *logits);
     if (rope == NULL || logits == NULL)
         status = clb_fail(&error, COLIBRI_ERROR_MEMORY, "no memory for the logits of a decode step");
+    for (int32_t i = 0; i < n; i++)
+        sessions[i]->has_logits = 0;
     for (int32_t i = 0; i < n && status == COLIBRI_OK; i++) {
         runs[i] = (clb_run){sessions[i], i, 1, sessions[i]->length};
         status = need_blocks(sessions[i], sessions[i]->length + 1, &error);
@@ -340,13 +343,15 @@ int32_t colibri_decode(colibri_session *const *sessions, const int32_t *tokens, 
     for (int32_t i = 0; i < n && status == COLIBRI_OK; i++) {
         colibri_session *session = sessions[i];
         session->tokens[session->length++] = tokens[i];
-        memcpy(session->logits, logits + (int64_t)i * g->vocab, (size_t)g->vocab * sizeof *logits);
+        if (n > 1)
+            memcpy(session->logits, logits + (int64_t)i * g->vocab, (size_t)g->vocab * sizeof *logits);
         session->has_logits = 1;
     }
     if (status == COLIBRI_OK)
         atomic_fetch_add_explicit(&engine->decoded_tokens, n, memory_order_relaxed);
     free(rope);
-    free(logits);
+    if (n > 1)
+        free(logits);
     return status;
 }
 
