@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 import pytest
+from cffi import FFI
 
-from colibri.engine import table
+from colibri.engine import _colibri, table
 from colibri.engine._colibri import ffi, lib
 from colibri.engine.ffi import Snapshot
 from colibri.engine.status import PrefillProgress, Status
@@ -55,5 +56,10 @@ def test_a_struct_has_the_headers_fields(struct: str) -> None:
     assert set(STRUCTS[struct].__struct_fields__) == in_header
 
 
-def test_only_the_init_function_leaves_the_extension() -> None:
-    assert not hasattr(ffi.dlopen(None), "colibri_version")
+def test_the_engines_functions_do_not_leave_the_extension() -> None:
+    outside = FFI()
+    outside.cdef("int colibri_abi(void); void *PyInit__colibri(void);")
+    library = outside.dlopen(_colibri.__file__)
+    assert library.PyInit__colibri
+    with pytest.raises(AttributeError, match="colibri_abi"):
+        _ = library.colibri_abi
