@@ -193,6 +193,9 @@ static int32_t make_buffers(colibri_engine *engine, const clb_error *error)
         if (g->index_topk > 0)
             bytes += k->index_scratch(g->index_heads, g->index_dim) + (int64_t)engine->context * 4 + 1024;
     }
+    int64_t route = (2 * (int64_t)g->n_experts + 2 * (int64_t)g->n_group) * (int64_t)sizeof(float);
+    if (bytes < route)
+        bytes = route;
     engine->worker_bytes = (bytes + 4095) / 4096 * 4096;
     int workers = clb_pool_threads(engine->pool);
     engine->worker_scratch = clb_os_alloc((size_t)(engine->worker_bytes * workers));

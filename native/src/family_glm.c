@@ -338,13 +338,13 @@ static int32_t run_attention(colibri_engine *engine, const clb_batch *batch, con
 
 static void route_rows(void *context, int32_t begin, int32_t end, int worker)
 {
-    (void)worker;
     const glm_work *work = context;
     const colibri_geometry *g = &work->engine->geometry;
     const clb_route_params params = {g->n_experts, g->experts_per_token, g->n_group, g->topk_group, g->norm_topk, g->routed_scale};
+    float *scratch = (float *)(void *)clb_worker_scratch(work->engine, worker);
     for (int32_t row = begin; row < end; row++)
         clb_route_sigmoid(&params, work->router + (int64_t)row * g->n_experts, work->layer->router_bias,
-                          work->ids + (int64_t)row * g->experts_per_token, work->weights + (int64_t)row * g->experts_per_token);
+                          work->ids + (int64_t)row * g->experts_per_token, work->weights + (int64_t)row * g->experts_per_token, scratch);
 }
 
 static int32_t run_experts(colibri_engine *engine, const clb_batch *batch, const glm_layer *layer, const float *h,
