@@ -41,8 +41,8 @@ static int x86_has(int32_t isa)
     if (isa == COLIBRI_ISA_AVX2)
         return avx2;
     const int f_dq_bw_vl = HAS(b, 16) && HAS(b, 17) && HAS(b, 30) && HAS(b, 31);
-    const int vbmi_gfni_vnni = HAS(c, 1) && HAS(c, 8) && HAS(c, 11);
-    if (!avx2 || !f_dq_bw_vl || !vbmi_gfni_vnni || (state & STATE_ZMM) != STATE_ZMM)
+    const int vbmi_vnni = HAS(c, 1) && HAS(c, 11);
+    if (!avx2 || !f_dq_bw_vl || !vbmi_vnni || (state & STATE_ZMM) != STATE_ZMM)
         return 0;
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d))
         return 0;

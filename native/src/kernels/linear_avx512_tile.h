@@ -28,17 +28,16 @@
 #define UNROLL _Pragma("GCC unroll 1")
 #endif
 
-#define DECLARE_SUM(t) __m512 s##t##a, s##t##b;
-#define BEGIN_SUM(t)                                                                                         \
-    s##t##a = args->first ? _mm512_setzero_ps() : _mm512_loadu_ps(args->partial + (t)*32);                   \
-    s##t##b = args->first ? _mm512_setzero_ps() : _mm512_loadu_ps(args->partial + (t)*32 + 16);
-#define END_SUM(t)                                                                                           \
-    if (args->last) {                                                                                        \
-        finish(args, t, s##t##a, s##t##b);                                                                   \
-    } else {                                                                                                 \
-        _mm512_storeu_ps(args->partial + (t)*32, s##t##a);                                                   \
-        _mm512_storeu_ps(args->partial + (t)*32 + 16, s##t##b);                                              \
+/* Two lines of weights. The scales need it as much as the data: a line that is skipped costs the full
+ * latency of memory, because the stream of misses is then too thin for the hardware prefetcher. */
+#define PREFETCH_STEP                                                                                        \
+    if (!STREAMS) {                                                                                          \
+        _mm_prefetch((const char *)w + ahead, _MM_HINT_T1);                                                  \
+        _mm_prefetch((const char *)w + ahead + 64, _MM_HINT_T1);                                             \
     }
+
+#define BEGIN_SUM(t) __m512 s##t##a = _mm512_setzero_ps(), s##t##b = _mm512_setzero_ps();
+#define END_SUM(t) finish(args, t, s##t##a, s##t##b);
 
 #define DECLARE_DOT(t) __m512i c##t##a, c##t##b;
 #define BEGIN_DOT(t) c##t##a = c##t##b = broadcast(start + (t)*4);
@@ -46,8 +45,8 @@
 #define STEP_DOT(t)                                                                                          \
     {                                                                                                        \
         const __m512i x4 = broadcast(step + (t)*4);                                                          \
-        c##t##a = _mm512_dpbusd_epi32(c##t##a, wa, x4);                                                      \
-        c##t##b = _mm512_dpbusd_epi32(c##t##b, wb, x4);                                                      \
+        DOT_U8S8(c##t##a, wa, x4);                                                                           \
+        DOT_U8S8(c##t##b, wb, x4);                                                                           \
     }
 #define SCALE_BY_ROW(t)                                                                                      \
     {                                                                                                        \
@@ -75,12 +74,9 @@
 ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kind, const clb_tile_args *args)
 {
     const __m512i low4 = _mm512_set1_epi8(15);
-    const __m512i take_high4 = _mm512_set1_epi64(HIGH_NIBBLE_MATRIX);
     const uint8_t *w = args->w;
     const uint8_t *x = args->act;
-    const uint8_t *ahead = args->prefetch;
-    const ptrdiff_t ahead_step = args->prefetch_step;
-    EACH(DECLARE_SUM)
+    const ptrdiff_t ahead = args->prefetch;
     EACH(BEGIN_SUM)
     for (int32_t s = 0; s < args->n_seg; s++) {
         const uint8_t *start = x + seg * CLB_T + (bits == 8 ? CLB_T * 4 : 0);
@@ -93,11 +89,7 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
         }
         UNROLL
         for (int j = 0; j < seg * bits / 32; j++) {
-            if (!STREAMS) {
-                _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-                _mm_prefetch((const char *)ahead + ahead_step, _MM_HINT_T1);
-                ahead += 2 * ahead_step;
-            }
+            PREFETCH_STEP
             const __m512i va = _mm512_load_si512(w);
             const __m512i vb = _mm512_load_si512(w + 64);
             w += 128;
@@ -107,10 +99,13 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
             EACH(STEP_DOT)
             if (bits == 4) {
                 step += seg / 2 * CLB_T;
-                wa = _mm512_gf2p8affine_epi64_epi8(va, take_high4, 0);
-                wb = _mm512_gf2p8affine_epi64_epi8(vb, take_high4, 0);
+                wa = _mm512_and_si512(_mm512_srli_epi16(va, 4), low4);
+                wb = _mm512_and_si512(_mm512_srli_epi16(vb, 4), low4);
                 EACH(STEP_DOT)
             }
+        }
+        if (kind != SCALE_ROW) {
+            PREFETCH_STEP
         }
         if (kind == SCALE_ROW) {
             EACH(SCALE_BY_ROW)
@@ -133,7 +128,7 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
         }
         x += (seg + CLB_SEG_EXTRA) * CLB_T;
     }
-    if (kind == SCALE_ROW && args->last) {
+    if (kind == SCALE_ROW) {
         const __m512 ra = _mm512_load_ps(args->row_scale);
         const __m512 rb = _mm512_load_ps(args->row_scale + 16);
         EACH(MULTIPLY_ROW_SCALE)
@@ -161,17 +156,11 @@ static void TILE(bf16)(const clb_tile_args *args)
 {
     const uint8_t *w = args->w;
     const uint8_t *step = args->act;
-    const uint8_t *ahead = args->prefetch;
-    const ptrdiff_t ahead_step = args->prefetch_step;
-    EACH(DECLARE_SUM)
+    const ptrdiff_t ahead = args->prefetch;
     EACH(BEGIN_SUM)
     UNROLL
     for (int32_t s = 0; s < args->n_seg; s++) {
-        if (!STREAMS) {
-            _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-            _mm_prefetch((const char *)ahead + ahead_step, _MM_HINT_T1);
-            ahead += 2 * ahead_step;
-        }
+        PREFETCH_STEP
         const __m512i wa = _mm512_load_si512(w);
         const __m512i wb = _mm512_load_si512(w + 64);
         EACH(STEP_BF16)
@@ -195,7 +184,6 @@ static void TILE(f16)(const clb_tile_args *args)
     const __m512i high16 = _mm512_set1_epi32((int32_t)0xffff0000u);
     const uint8_t *w = args->w;
     const uint8_t *step = args->act;
-    EACH(DECLARE_SUM)
     EACH(BEGIN_SUM)
     for (int32_t s = 0; s < args->n_seg; s++) {
         const __m512i va = _mm512_load_si512(w);
@@ -222,7 +210,6 @@ static void TILE(f32)(const clb_tile_args *args)
 {
     const uint8_t *w = args->w;
     const uint8_t *step = args->act;
-    EACH(DECLARE_SUM)
     EACH(BEGIN_SUM)
     UNROLL
     for (int32_t s = 0; s < args->n_seg; s++) {
@@ -235,7 +222,6 @@ static void TILE(f32)(const clb_tile_args *args)
     EACH(END_SUM)
 }
 
-#define DECLARE_CHAIN(t) __m512 s##t##a = _mm512_setzero_ps(), s##t##b = _mm512_setzero_ps();
 #define ADD_CHAIN(t)                                                                                         \
     {                                                                                                        \
         float *sum = sums + (t)*32;                                                                          \
@@ -253,20 +239,12 @@ static void TILE(fp8)(const clb_tile_args *args)
     _Alignas(64) float sums[CLB_T * 32];
     const uint8_t *w = args->w;
     const uint8_t *step = args->act;
-    const uint8_t *ahead = args->prefetch;
-    const ptrdiff_t ahead_step = args->prefetch_step;
-    if (args->first)
-        memset(sums, 0, sizeof sums);
-    else
-        memcpy(sums, args->partial, sizeof sums);
+    const ptrdiff_t ahead = args->prefetch;
+    memset(sums, 0, sizeof sums);
     for (int32_t s = 0; s < args->n_seg; s++) {
-        EACH(DECLARE_CHAIN)
+        EACH(BEGIN_SUM)
         for (int j = 0; j < 32; j++) {
-            if (!STREAMS) {
-                _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-                _mm_prefetch((const char *)ahead + ahead_step, _MM_HINT_T1);
-                ahead += 2 * ahead_step;
-            }
+            PREFETCH_STEP
             __m512i wa;
             __m512i wb;
             const bf16_pairs va = widen_fp8(_mm512_load_si512(w), &tables);
@@ -281,15 +259,12 @@ static void TILE(fp8)(const clb_tile_args *args)
             EACH(STEP_BF16)
             step += CLB_T * 4;
         }
+        PREFETCH_STEP
         const __m512 block_scale = broadcast_f32(w);
         w += 64;
         EACH(ADD_CHAIN)
     }
-    if (args->last) {
-        EACH(END_STORED_SUM)
-    } else {
-        memcpy(args->partial, sums, sizeof sums);
-    }
+    EACH(END_STORED_SUM)
 }
 
 #undef TILE_NAME2
@@ -298,7 +273,7 @@ static void TILE(fp8)(const clb_tile_args *args)
 #undef EACH
 #undef STREAMS
 #undef UNROLL
-#undef DECLARE_SUM
+#undef PREFETCH_STEP
 #undef BEGIN_SUM
 #undef END_SUM
 #undef DECLARE_DOT
@@ -312,7 +287,6 @@ static void TILE(fp8)(const clb_tile_args *args)
 #undef STEP_BF16
 #undef STEP_F16
 #undef STEP_F32
-#undef DECLARE_CHAIN
 #undef ADD_CHAIN
 #undef END_STORED_SUM
 #undef CLB_T

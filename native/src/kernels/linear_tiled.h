@@ -17,9 +17,10 @@
  * unsigned weights of VNNI (nibble, byte ^ 0x80) carry an offset of 8 or 128; starting the integer
  * sum at -8*sum(q) or -128*sum(q) removes it for free.
  *
- * Loop order of `linear`: token chunk > row block > column chunk > tile. A column chunk of the
- * weights stays in the first-level cache while all tiles of the token chunk use it; sums wait between
- * column chunks in a small buffer. The first tile of a chunk prefetches the next chunk.
+ * Loop order of `linear`: token chunk > row block > tile. The activations of a token chunk and a row
+ * block of weights stay in the second-level cache; the first tile of a block prefetches the next block.
+ * Cutting the columns as well, so that weights come from the first level, was measured and loses: a
+ * tile reads only a few bytes per cycle, and sums that leave their registers cost more.
  */
 #ifndef CLB_LINEAR_TILED_H
 #define CLB_LINEAR_TILED_H
@@ -38,16 +39,12 @@
 #error "tiles and the alignment promised to callers disagree"
 #endif
 
-/* One call of a tile kernel: T tokens times 32 rows times n_seg segments. */
+/* One call of a tile kernel: T tokens times one block of 32 rows. */
 typedef struct {
-    const uint8_t *w;         /* first segment of the weights */
-    const uint8_t *act;       /* the tile's activations from that segment on */
-    const uint8_t *prefetch;  /* where to prefetch, one line after the other ... */
-    ptrdiff_t prefetch_step;  /* ... by this many bytes; 0 = stay on a line that is there already */
+    const uint8_t *w;         /* first segment of the row block */
+    const uint8_t *act;       /* the tile's activations */
+    ptrdiff_t prefetch;       /* bytes ahead of w to prefetch; 0 = nothing to fetch */
     int32_t n_seg;
-    int first;                /* 1 = sums start at 0, else at partial[T][32] */
-    int last;                 /* 1 = finish into y, else into partial */
-    float *partial;
     const float *row_scale;   /* f32[32], formats with row scales only */
     float *y;                 /* token 0, row 0 of the block */
     int64_t ldy;
@@ -94,13 +91,6 @@ static inline int64_t clb_act_token_bytes(int32_t kind, int32_t cols)
     return (cols + seg - 1) / seg * clb_act_seg_bytes(kind);
 }
 
-/* Bytes of one token's share of one WEIGHT segment: differs from the above for BF16/F16 only, whose
- * segments are single pairs. */
-static inline int64_t clb_act_bytes_per_weight_seg(const clb_weight *w)
-{
-    return clb_kind_quantized(w->act) ? w->seg + CLB_SEG_EXTRA : w->act == CLB_ACT_BF16 ? w->seg * 2 : 4;
-}
-
 /* Tokens of the tile that starts at token t of n. t is a tile's start. */
 static inline int32_t clb_tile_width(int32_t t, int32_t n)
 {
@@ -120,51 +110,36 @@ static inline int32_t clb_chunk_tokens(int64_t token_bytes)
     return fit < 96 ? 96 : fit > CLB_MAX_CHUNK_TOKENS ? CLB_MAX_CHUNK_TOKENS : (int32_t)fit;
 }
 
-#define CLB_COLUMN_CHUNK (16 << 10) /* bytes of weights kept in the first-level cache */
-#define CLB_PREFETCH_AHEAD (8 << 10) /* bytes, where a single tile streams the weights */
+#define CLB_PREFETCH_AHEAD (16 << 10) /* bytes, where a single tile streams the weights */
 
 /* The loop of every tiled `linear`; `tiles` are the kernels of the weight's format, [T-1]. */
 static inline void clb_linear_tiled(const clb_tile_fn *tiles, const clb_weight *w, const void *act, int32_t n,
                                     int32_t t0, int32_t t1, float *y, int64_t ldy, int32_t block0, int32_t block1,
                                     int32_t flags)
 {
-    float partial[CLB_MAX_CHUNK_TOKENS * CLB_ROWS];
     const int64_t token_bytes = clb_act_token_bytes(w->act, w->cols);
-    const int64_t seg_act = clb_act_bytes_per_weight_seg(w);
-    const int32_t chunk_tokens = clb_chunk_tokens(token_bytes);
-    const int64_t fit = CLB_COLUMN_CHUNK / w->seg_bytes;
-    const int32_t chunk_segs = fit < 1 ? 1 : (int32_t)fit;
-
-    for (int32_t c0 = t0; c0 < t1; c0 += chunk_tokens) {
-        const int32_t c1 = t1 - c0 < chunk_tokens ? t1 : c0 + chunk_tokens;
+    const int32_t chunk = clb_chunk_tokens(token_bytes);
+    for (int32_t c0 = t0; c0 < t1; c0 += chunk) {
+        const int32_t c1 = t1 - c0 < chunk ? t1 : c0 + chunk;
         const int single = clb_tile_width(c0, n) >= c1 - c0;
-        const int32_t step = single ? w->n_seg : chunk_segs;
         for (int32_t b = block0; b < block1; b++) {
             const uint8_t *block = w->data + b * w->block_bytes;
-            for (int32_t s = 0; s < w->n_seg; s += step) {
-                const int32_t count = w->n_seg - s < step ? w->n_seg - s : step;
-                clb_tile_args args = {
-                    .w = block + s * w->seg_bytes,
-                    .n_seg = count,
-                    .first = s == 0,
-                    .last = s + count == w->n_seg,
-                    .row_scale = (const float *)(const void *)(block + w->n_seg * w->seg_bytes),
-                    .ldy = ldy,
-                    .live = w->rows - b * CLB_ROWS < CLB_ROWS ? w->rows - b * CLB_ROWS : CLB_ROWS,
-                    .flags = flags,
-                };
-                args.prefetch = args.w + (single ? CLB_PREFETCH_AHEAD : count * w->seg_bytes);
-                args.prefetch_step = 64;
-                for (int32_t t = c0; t < c1;) {
-                    const int32_t width = clb_tile_width(t, n);
-                    args.act = (const uint8_t *)act + t * token_bytes + s * seg_act * width;
-                    args.partial = partial + (t - c0) * CLB_ROWS;
-                    args.y = y + t * ldy + (int64_t)b * CLB_ROWS;
-                    tiles[width - 1](&args);
-                    args.prefetch = args.w;
-                    args.prefetch_step = 0;
-                    t += width;
-                }
+            clb_tile_args args = {
+                .w = block,
+                .prefetch = (ptrdiff_t)(single ? CLB_PREFETCH_AHEAD : w->block_bytes),
+                .n_seg = w->n_seg,
+                .row_scale = (const float *)(const void *)(block + w->n_seg * w->seg_bytes),
+                .ldy = ldy,
+                .live = w->rows - b * CLB_ROWS < CLB_ROWS ? w->rows - b * CLB_ROWS : CLB_ROWS,
+                .flags = flags,
+            };
+            for (int32_t t = c0; t < c1;) {
+                args.act = (const uint8_t *)act + t * token_bytes;
+                args.y = y + t * ldy + (int64_t)b * CLB_ROWS;
+                const int32_t width = clb_tile_width(t, n);
+                tiles[width - 1](&args);
+                args.prefetch = 0;
+                t += width;
             }
         }
     }
