@@ -1,0 +1,1 @@
+"""Tests of reading, refusing and converting model files."""

@@ -1,0 +1,1 @@
+"""Tests of tokens, templates, detokenising and stop sequences."""
