@@ -178,17 +178,16 @@ static void attn_values(const attn_elem *p, int32_t rows, const uint32_t *v, int
 
 /* ---- softmax ------------------------------------------------------------------------------------- */
 
-/* 2^y for y <= 0 (and NaN), as exact as the bf16 it is rounded to can show: relative error 7e-6. */
+/* 2^y for y <= 0 (and NaN), as exact as the bf16 it is rounded to can show: relative error 8e-5. The
+ * polynomial covers the fraction above the next lower integer, by which scalef then scales. */
 CLB_INLINE __m512 exp2_short(__m512 y)
 {
-    __m512 n = _mm512_roundscale_ps(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 f = _mm512_sub_ps(y, n);
-    __m512 q = _mm512_set1_ps(0.009618111f);
-    q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(0.055837423f));
-    q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(0.24023253f));
-    q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(0.6931369f));
-    q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(q, n);
+    __m512 f = _mm512_reduce_ps(y, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    __m512 q = _mm512_set1_ps(0.07802452f);
+    q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(0.22606716f));
+    q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(0.69583356f));
+    q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(0.9999252f));
+    return _mm512_scalef_ps(q, y);
 }
 
 /* Mask of the lanes of 16-token group g among n tokens. */
@@ -198,40 +197,64 @@ CLB_INLINE __mmask16 group_mask(int32_t n, int g)
     return left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1);
 }
 
-CLB_INLINE clb_softmax softmax_row(const float *s, int32_t n, float scale, uint16_t *p, const int is_full)
+/* Folds 16 vectors into one whose lane r is v[r] folded with OP, always in the same tree. */
+#define DEFINE_FOLD(name, OP)                                                                                    CLB_INLINE __m512 name(__m512 v[16])                                                                         {                                                                                                                __m512 u[4];                                                                                                 for (int i = 0; i < 4; i++) {                                                                                    const __m512 *w = v + 4 * i;                                                                                 __m512d x = (__m512d)OP(_mm512_unpacklo_ps(w[0], w[1]), _mm512_unpackhi_ps(w[0], w[1]));                     __m512d y = (__m512d)OP(_mm512_unpacklo_ps(w[2], w[3]), _mm512_unpackhi_ps(w[2], w[3]));                     u[i] = OP((__m512)_mm512_unpacklo_pd(x, y), (__m512)_mm512_unpackhi_pd(x, y));                           }                                                                                                            __m512 x = OP(_mm512_shuffle_f32x4(u[0], u[1], 0x88), _mm512_shuffle_f32x4(u[0], u[1], 0xdd));               __m512 y = OP(_mm512_shuffle_f32x4(u[2], u[3], 0x88), _mm512_shuffle_f32x4(u[2], u[3], 0xdd));               return OP(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));                           }
+
+DEFINE_FOLD(fold_max, _mm512_max_ps)
+DEFINE_FOLD(fold_sum, _mm512_add_ps)
+
+CLB_INLINE __m512 load_scores(const float *s, int32_t n, int g, const int is_full)
 {
-    const __m512 low = _mm512_set1_ps(-INFINITY);
-#define LOAD(g) (is_full ? _mm512_loadu_ps(s + 16 * (g)) : _mm512_mask_loadu_ps(low, group_mask(n, g), s + 16 * (g)))
-    __m512 s0 = LOAD(0), s1 = LOAD(1), s2 = LOAD(2), s3 = LOAD(3);
-    __m512 s4 = LOAD(4), s5 = LOAD(5), s6 = LOAD(6), s7 = LOAD(7);
-#undef LOAD
-    __m512 m = _mm512_max_ps(_mm512_max_ps(_mm512_max_ps(s0, s1), _mm512_max_ps(s2, s3)),
-                             _mm512_max_ps(_mm512_max_ps(s4, s5), _mm512_max_ps(s6, s7)));
-    float max = _mm512_reduce_max_ps(m) * scale;
+    if (is_full)
+        return _mm512_loadu_ps(s + 16 * g);
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), group_mask(n, g), s + 16 * g);
+}
+
+CLB_INLINE __m512 row_max(const float *s, int32_t n, const int is_full)
+{
+#define S(g) load_scores(s, n, g, is_full)
+    return _mm512_max_ps(_mm512_max_ps(_mm512_max_ps(S(0), S(1)), _mm512_max_ps(S(2), S(3))),
+                         _mm512_max_ps(_mm512_max_ps(S(4), S(5)), _mm512_max_ps(S(6), S(7))));
+#undef S
+}
+
+/* Writes the probabilities of one row and returns their sum, still spread over the lanes. */
+CLB_INLINE __m512 row_probs(const float *s, int32_t n, float scale, float max, uint16_t *p, const int is_full)
+{
     const __m512 c = _mm512_set1_ps(scale), shift = _mm512_set1_ps(-max);
     const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
     __m512 sum = _mm512_setzero_ps();
-#define EXP(g, x)                                                                                            \
-    (is_full ? exp2_short(_mm512_fmadd_ps(x, c, shift))                                                      \
-             : _mm512_maskz_mov_ps(group_mask(n, g), exp2_short(_mm512_fmadd_ps(x, c, shift))))
-#define PAIR(g, x, y)                                                                                        \
-    {                                                                                                        \
-        __m512bh e = _mm512_cvtne2ps_pbh(EXP((g) + 1, y), EXP(g, x));                                        \
-        _mm512_storeu_si512(p + 16 * (g), (__m512i)e);                                                       \
-        sum = _mm512_dpbf16_ps(sum, e, ones);                                                                \
+#pragma GCC unroll 4
+    for (int g = 0; g < 8; g += 2) {
+        __m512 x = exp2_short(_mm512_fmadd_ps(_mm512_loadu_ps(s + 16 * g), c, shift));
+        __m512 y = exp2_short(_mm512_fmadd_ps(_mm512_loadu_ps(s + 16 * g + 16), c, shift));
+        if (!is_full) {
+            x = _mm512_maskz_mov_ps(group_mask(n, g), x);
+            y = _mm512_maskz_mov_ps(group_mask(n, g + 1), y);
+        }
+        __m512bh e = _mm512_cvtne2ps_pbh(y, x);
+        _mm512_storeu_si512(p + 16 * g, (__m512i)e);
+        sum = _mm512_dpbf16_ps(sum, e, ones);
     }
-    PAIR(0, s0, s1)
-    PAIR(2, s2, s3)
-    PAIR(4, s4, s5)
-    PAIR(6, s6, s7)
-#undef PAIR
-#undef EXP
-    return (clb_softmax){max, v_sum((vf)sum)};
+    return sum;
 }
 
-static clb_softmax attn_softmax(float *s, int32_t n, float scale, attn_elem *p)
+static void attn_softmax(float (*s)[CLB_SPAN], int32_t rows, const int32_t *n, float scale, attn_elem (*p)[CLB_SPAN],
+                         float *max, float *sum)
 {
-    return n == CLB_SPAN ? softmax_row(s, n, scale, p, 1) : softmax_row(s, n, scale, p, 0);
+    for (int32_t r = 0; r < rows; r += 16) {
+        int32_t count = rows - r < 16 ? rows - r : 16;
+        __m512 v[16];
+        for (int32_t i = 0; i < count; i++)
+            v[i] = n[r + i] == CLB_SPAN ? row_max(s[r + i], CLB_SPAN, 1) : row_max(s[r + i], n[r + i], 0);
+        for (int32_t i = count; i < 16; i++)
+            v[i] = _mm512_setzero_ps();
+        _mm512_storeu_ps(max + r, _mm512_mul_ps(fold_max(v), _mm512_set1_ps(scale)));
+        for (int32_t i = 0; i < count; i++)
+            v[i] = n[r + i] == CLB_SPAN ? row_probs(s[r + i], CLB_SPAN, scale, max[r + i], p[r + i], 1)
+                                        : row_probs(s[r + i], n[r + i], scale, max[r + i], p[r + i], 0);
+        _mm512_storeu_ps(sum + r, fold_sum(v));
+    }
 }
 
 /* ---- rearranging --------------------------------------------------------------------------------- */

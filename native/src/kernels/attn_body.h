@@ -8,8 +8,8 @@
  *   attn_scores  c[row][lane] = sum over pairs j of a[row][2j]*low(b[j][lane]) + a[row][2j+1]*high(...)
  *                for columns of 16 lanes; one chain over j, so rows and columns may be cut anyhow
  *   attn_values  the same product, folded into `out`: out = out*keep + product*gain
- *   attn_softmax one row of scores -> probabilities, maximum (base 2) and sum of the probabilities
- *                as they are stored
+ *   attn_softmax rows of scores -> probabilities; for each row the maximum (base 2) and the sum of its
+ *                probabilities as they are stored
  *
  * GQA rows are (token, head) pairs of one KV head, in token order; MLA rows are the heads of one
  * token. For MLA and the indexer a span's row-major keys are first rearranged into the GQA layout, so
@@ -18,7 +18,7 @@
 #include "attn.h"
 
 enum {
-    TILE_ROWS = 60,   /* GQA: query rows that share one pass over a span */
+    TILE_ROWS = 30,   /* GQA: query rows that share one pass over a span */
     HEAD_ROWS = 64,   /* MLA and indexer: the same for heads */
     LANES = 16,       /* tokens per group of keys */
     PAIRS = CLB_SPAN / 2,
@@ -31,6 +31,8 @@ enum {
 typedef struct {
     float scores[HEAD_ROWS][CLB_SPAN];
     attn_elem probs[HEAD_ROWS][CLB_SPAN];
+    float part_max[HEAD_ROWS];
+    float part_sum[HEAD_ROWS];
     float keep[HEAD_ROWS];
     float gain[HEAD_ROWS];
 } tile_area;
@@ -60,55 +62,60 @@ static size_t round_up(size_t n, size_t to)
 
 /* ---- states ------------------------------------------------------------------------------------- */
 
-/* Factors for a state and a later partial, and the merged maximum and sum. An empty state has
- * keep = 0, for which the old output is not read; an empty partial has gain = 0 and keep = 1. */
-typedef struct {
-    float keep, gain;
-} merge_factors;
-
-static int state_empty(const clb_softmax *s)
+/* One lane per row: merges the partial b into the state a and gives the factors for the outputs,
+ * out = out*keep + product*gain. An empty state gets keep = 0, for which its output is not read. */
+CLB_INLINE void merge_lanes(vf *a_max, vf *a_sum, vf b_max, vf b_sum, vf *keep, vf *gain)
 {
-    return s->max == -INFINITY && s->sum == 0.0f;
+    vi is_empty = (vi)(*a_max == v_set1(-INFINITY)) & (vi)(*a_sum == (vf){0});
+    vf max = v_max(*a_max, b_max);
+    vf k = v_exp2(*a_max - max), g = v_exp2(b_max - max);
+    *keep = (vf)((vi)k & ~is_empty);
+    *gain = (vf)(((vi)g & ~is_empty) | ((vi)v_set1(1.0f) & is_empty));
+    *a_max = max;
+    *a_sum = v_fma(*a_sum, *keep, b_sum * *gain);
 }
 
-static merge_factors merge_state(clb_softmax *a, const clb_softmax *b)
+/* The same for rows in memory; part_max, part_sum, keep and gain have room up to a whole vector. */
+static void merge_states(clb_softmax *state, const float *part_max, const float *part_sum, int32_t rows, float *keep,
+                         float *gain)
 {
-    if (state_empty(b))
-        return (merge_factors){1.0f, 0.0f};
-    if (state_empty(a)) {
-        *a = *b;
-        return (merge_factors){0.0f, 1.0f};
+    for (int32_t r = 0; r < rows; r += VW) {
+        float max[VW] = {0}, sum[VW] = {0};
+        int32_t n = rows - r < VW ? rows - r : VW;
+        for (int32_t i = 0; i < n; i++) {
+            max[i] = state[r + i].max;
+            sum[i] = state[r + i].sum;
+        }
+        vf m = v_load(max), s = v_load(sum), k, g;
+        merge_lanes(&m, &s, v_load(part_max + r), v_load(part_sum + r), &k, &g);
+        v_store(keep + r, k);
+        v_store(gain + r, g);
+        v_store(max, m);
+        v_store(sum, s);
+        for (int32_t i = 0; i < n; i++)
+            state[r + i] = (clb_softmax){max[i], sum[i]};
     }
-    float max = a->max > b->max ? a->max : b->max;
-    vf y = {a->max - max, b->max - max};
-    y = v_exp2(y);
-    a->max = max;
-    a->sum = s_fma(a->sum, y[0], b->sum * y[1]);
-    return (merge_factors){y[0], y[1]};
 }
 
-CLB_INLINE vf merge_vector(const float *old, vf keep, vf product, vf gain, int is_kept)
+static void merge_row(float *out, const float *product, float keep, float gain, int32_t width)
 {
-    return v_fma(is_kept ? v_load(old) : (vf){0}, keep, product * gain);
-}
-
-static void merge_row(float *out, const float *product, merge_factors f, int32_t width)
-{
-    int is_kept = f.keep != 0.0f;
-    vf keep = v_set1(f.keep), gain = v_set1(f.gain);
+    vf k = v_set1(keep), g = v_set1(gain);
     int32_t i = 0;
     for (; i + VW <= width; i += VW)
-        v_store(out + i, merge_vector(out + i, keep, v_load(product + i), gain, is_kept));
+        v_store(out + i, v_fma(keep != 0.0f ? v_load(out + i) : (vf){0}, k, v_load(product + i) * g));
     for (; i < width; i++)
-        out[i] = s_fma(is_kept ? out[i] : 0.0f, f.keep, product[i] * f.gain);
+        out[i] = s_fma(keep != 0.0f ? out[i] : 0.0f, keep, product[i] * gain);
 }
 
 void CLB_ATTN(softmax_merge)(clb_softmax *a, float *a_out, const clb_softmax *b, const float *b_out, int32_t n,
                              int32_t width)
 {
     for (int32_t r = 0; r < n; r++, a_out += width, b_out += width) {
-        if (!state_empty(b + r))
-            merge_row(a_out, b_out, merge_state(a + r, b + r), width);
+        if (b[r].max == -INFINITY && b[r].sum == 0.0f)
+            continue;
+        float max[VW] = {b[r].max}, sum[VW] = {b[r].sum}, keep[VW], gain[VW];
+        merge_states(a + r, max, sum, 1, keep, gain);
+        merge_row(a_out, b_out, keep[0], gain[0], width);
     }
 }
 
@@ -138,12 +145,8 @@ static void attend_span(tile_area *area, const attn_elem *q, int32_t pairs, int3
     for (int32_t g = 0; g < groups; g += ATTN_COLUMNS)
         attn_scores(q, rows, k + (size_t)g * group_step, group_step,
                     groups - g < ATTN_COLUMNS ? groups - g : ATTN_COLUMNS, pairs, &area->scores[0][g * LANES]);
-    for (int32_t r = 0; r < rows; r++) {
-        clb_softmax part = attn_softmax(area->scores[r], visible[r], scale * LOG2E, area->probs[r]);
-        merge_factors f = merge_state(state + r, &part);
-        area->keep[r] = f.keep;
-        area->gain[r] = f.gain;
-    }
+    attn_softmax(area->scores, rows, visible, scale * LOG2E, area->probs, area->part_max, area->part_sum);
+    merge_states(state, area->part_max, area->part_sum, rows, area->keep, area->gain);
     int32_t used = (visible[rows - 1] + 1) / 2;
     if (width == v_width) {
         attn_values(area->probs[0], rows, v, v_width, used, out, area->keep, area->gain);
@@ -155,8 +158,8 @@ static void attend_span(tile_area *area, const attn_elem *q, int32_t pairs, int3
         one[r] = 1.0f;
     attn_values(area->probs[0], rows, v, v_width, used, product, none, one);
     for (int32_t r = 0; r < rows; r++)
-        merge_row(out + (size_t)r * (size_t)width, product + (size_t)r * (size_t)v_width,
-                  (merge_factors){area->keep[r], area->gain[r]}, width);
+        merge_row(out + (size_t)r * (size_t)width, product + (size_t)r * (size_t)v_width, area->keep[r], area->gain[r],
+                  width);
 }
 
 /* ---- GQA ------------------------------------------------------------------------------------------ */
@@ -185,20 +188,21 @@ void CLB_ATTN(gqa_attend)(const clb_gqa_args *args, int32_t t0, int32_t t1, int3
     tile_area *area = cut(&c, sizeof *area);
     attn_elem *q = cut(&c, (size_t)TILE_ROWS * (size_t)args->dim * sizeof *q);
     size_t dim = (size_t)args->dim;
-    int32_t visible[TILE_ROWS];
+    int32_t position[TILE_ROWS], visible[TILE_ROWS];
     int64_t row_end = (int64_t)t1 * args->n_heads;
     for (int64_t row0 = (int64_t)t0 * args->n_heads; row0 < row_end; row0 += TILE_ROWS) {
         int32_t rows = row_end - row0 < TILE_ROWS ? (int32_t)(row_end - row0) : TILE_ROWS;
         for (int32_t r = 0; r < rows; r++) {
             int64_t t = (row0 + r) / args->n_heads, h = (row0 + r) % args->n_heads;
             attn_pack(q + (size_t)r * dim, args->q + t * args->q_stride + h * (int64_t)dim, args->dim);
+            position[r] = args->first_position + (int32_t)t;
         }
         for (int32_t span = span0; span < span1; span++) {
             int32_t skip = 0; /* rows before this span */
             for (int32_t r = 0; r < rows; r++) {
-                int64_t n = args->first_position + (row0 + r) / args->n_heads + 1 - (int64_t)span * CLB_SPAN;
+                int32_t n = position[r] + 1 - span * CLB_SPAN;
                 skip += n <= 0;
-                visible[r] = n < CLB_SPAN ? (int32_t)n : CLB_SPAN;
+                visible[r] = n < CLB_SPAN ? n : CLB_SPAN;
             }
             if (skip == rows)
                 break;

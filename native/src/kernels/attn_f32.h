@@ -94,7 +94,7 @@ static void attn_values(const attn_elem *p, int32_t rows, const uint32_t *v, int
             values_rows(p + r * CLB_SPAN, v + i, ld, pairs, out + (size_t)r * ld + i, ld, keep + r, gain + r, 1);
 }
 
-static clb_softmax attn_softmax(float *s, int32_t n, float scale, attn_elem *p)
+CLB_INLINE void softmax_row(float *s, int32_t n, float scale, attn_elem *p, float *row_max, float *row_sum)
 {
     int32_t padded = (n + VW - 1) / VW * VW;
     for (int32_t i = n; i < padded; i++)
@@ -113,7 +113,15 @@ static clb_softmax attn_softmax(float *s, int32_t n, float scale, attn_elem *p)
     }
     for (int32_t i = padded; i < CLB_SPAN; i += VW)
         v_store(p + i, (vf){0});
-    return (clb_softmax){max, v_sum(sum)};
+    *row_max = max;
+    *row_sum = v_sum(sum);
+}
+
+static void attn_softmax(float (*s)[CLB_SPAN], int32_t rows, const int32_t *n, float scale, attn_elem (*p)[CLB_SPAN],
+                         float *max, float *sum)
+{
+    for (int32_t r = 0; r < rows; r++)
+        softmax_row(s[r], n[r], scale, p[r], max + r, sum + r);
 }
 
 static void attn_transpose(uint32_t *dst, const uint32_t *const *rows, int32_t n, int32_t pairs)
