@@ -14,13 +14,6 @@ from colibri import errors
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = [*(ROOT / "sidecar").rglob("*.py"), *(ROOT / "app").rglob("*.py")]
-# Distribution name to import name, where they differ.
-IMPORT_NAMES = {
-    "flask-sock": "flask_sock",
-    "huggingface-hub": "huggingface_hub",
-    "prometheus-client": "prometheus_client",
-    "prompt-toolkit": "prompt_toolkit",
-}
 # Used by the compiled extension, never imported by a source file; and what flask brings.
 WITHOUT_IMPORT = {"cffi"}
 BROUGHT_ALONG = {"werkzeug"}
@@ -34,14 +27,13 @@ def _imports() -> set[str]:
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
                 found.add(node.module.partition(".")[0])
-    return found - set(sys.stdlib_module_names) - {"colibri", "colibri_app"}
+    return found - set(sys.stdlib_module_names) - {"colibri", "colibri_app", "_typeshed"}
 
 
 def test_dependencies_are_exactly_what_is_imported() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {re.split(r"[<>=!~;\[ ]", item)[0] for item in project["dependencies"]}
-    names = {IMPORT_NAMES.get(name, name) for name in declared - WITHOUT_IMPORT}
-    assert _imports() - BROUGHT_ALONG == names
+    assert _imports() - BROUGHT_ALONG == declared - WITHOUT_IMPORT
 
 
 def test_importing_the_command_line_loads_no_heavy_module() -> None:
