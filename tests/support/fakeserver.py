@@ -1,4 +1,4 @@
-"""A real HTTP server on a free port over the scripted engine, for tests of everything above the engine."""
+"""A real HTTP server on a free port over the scripted engine, for tests of what lies above it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from colibri.api.app import create_app
-from colibri.api.server import HttpServer
+from colibri.api.server import HttpServer, listen
 from colibri.api.services import Services
 from colibri.engine import fake
 from colibri.engine.client import EngineClient
@@ -33,11 +33,10 @@ def render(messages: Sequence[Mapping[str, Any]]) -> list[int]:
     return fake.encode(text + "assistant: ")
 
 
-def served_model(context: int = 4096, **fields: Any) -> ServedModel:
+def served_model(**fields: Any) -> ServedModel:
     values: dict[str, Any] = {
         "id": MODEL_ID,
         "family": "fake",
-        "context": context,
         "vocab": 1000,
         "render": render,
         "encode": fake.encode,
@@ -47,7 +46,7 @@ def served_model(context: int = 4096, **fields: Any) -> ServedModel:
 
 
 class FakeServer:
-    """Engine, scheduler, app and server; `backend` is the scripted engine, if it is in this process."""
+    """Engine, scheduler, app and server; `backend` is the thread transport's scripted engine."""
 
     def __init__(
         self,
@@ -65,14 +64,14 @@ class FakeServer:
             max_queue=self.settings.max_queue,
             queue_timeout=self.settings.queue_timeout,
         )
-        self.model = model or served_model(context)
+        self.model = model or served_model()
         self.services = Services(
             settings=self.settings,
             model=self.model,
             engine=self.engine,
             scheduler=self.scheduler,
         )
-        self.http = HttpServer(create_app(self.services), "127.0.0.1", 0)
+        self.http = HttpServer(create_app(self.services), listen("127.0.0.1", 0))
         self.port = int(self.http.server_address[1])
         self.url = self.http.url
         self._thread = threading.Thread(target=self.http.serve)

@@ -25,7 +25,11 @@ def report(services: Services) -> dict[str, Any]:
     return {
         "status": STATUS.get(engine.state, engine.state),
         "version": __version__,
-        "model": {"id": model.id, "family": model.family, "context_length": model.context},
+        "model": {
+            "id": model.id,
+            "family": model.family,
+            "context_length": services.known_context(),
+        },
         "scheduler": {
             **msgspec.structs.asdict(scheduler.counters()),
             "parallel": scheduler.parallel,

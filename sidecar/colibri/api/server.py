@@ -212,13 +212,16 @@ class _Handler(WSGIRequestHandler):
 
 
 class HttpServer(ThreadedWSGIServer):
-    """See the module's text. Listens from construction on; raises PortInUseError, UsageError."""
+    """See the module's text. Takes over a listening socket of `listen` and closes it at the end."""
 
     daemon_threads = True
 
-    def __init__(self, app: WSGIApplication, host: str, port: int) -> None:
+    def __init__(self, app: WSGIApplication, listener: socket.socket) -> None:
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        with _listen(host, port) as listener:
+        self._open = 0
+        self._changed = threading.Condition()
+        host, port = listener.getsockname()[:2]
+        with listener:
             super().__init__(host, port, app, _Handler, fd=listener.fileno())
 
     @property
@@ -235,8 +238,13 @@ class HttpServer(ThreadedWSGIServer):
         self.serve_forever(poll_interval=0.1)
 
     def stop(self) -> None:
-        """Ends `serve` and closes the listening socket. Running answers end with the process."""
+        """Ends `serve` and closes the listening socket; answers that are being given go on."""
         self.shutdown()
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Waits until no answer is being given any more; False after `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._open == 0, timeout)
 
     def serve_forever(self, poll_interval: float = 0.1) -> None:
         try:
@@ -252,9 +260,14 @@ class HttpServer(ThreadedWSGIServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        with self._changed:
+            self._open += 1
         try:
             super().process_request_thread(request, client_address)
         finally:
+            with self._changed:
+                self._open -= 1
+                self._changed.notify_all()
             self._slots.release()
 
     def _turn_away(self, request: socket.socket) -> None:
@@ -275,8 +288,8 @@ class HttpServer(ThreadedWSGIServer):
         log.exception("a connection ended on an internal error")
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket; errors name address, port and remedy."""
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises PortInUseError or UsageError naming address and remedy."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -22,3 +22,13 @@ class Services:
     model: ServedModel
     engine: EngineClient
     scheduler: Scheduler
+
+    def known_context(self) -> int | None:
+        """Most tokens of prompt and answer together; None until the engine was loaded once."""
+        info = self.engine.status().info
+        return info.context if info else None
+
+    def context(self) -> int:
+        """The same; raises what keeps the engine from telling it."""
+        known = self.known_context()
+        return self.engine.wait_ready(0).context if known is None else known

@@ -121,8 +121,13 @@ class TextEncoder(ChatEncoder):
         return self._object(self.kind, [choice], usage)
 
 
-def model_object(model_id: str, created: int, context: int, max_output: int) -> dict[str, Any]:
-    """A model, with its limits under each of the names that clients look for."""
+def model_object(
+    model_id: str, created: int, context: int | None, max_output: int | None
+) -> dict[str, Any]:
+    """A model, with its limits under each of the names that clients look for.
+
+    Limits are null while the model is being loaded for the first time.
+    """
     return {
         "id": model_id,
         "object": "model",

@@ -100,11 +100,12 @@ def _prepare(
     encoder: type[ChatEncoder],
 ) -> Prepared:
     model, settings = services.model, services.settings
-    room = model.context - len(prompt)
+    context = services.context()
+    room = context - len(prompt)
     if room < 1:
         subject = "messages" if isinstance(request, ChatRequest) else "prompt"
         raise ContextLengthError(
-            f"This model's maximum context length is {model.context} tokens. "
+            f"This model's maximum context length is {context} tokens. "
             f"However, your {subject} resulted in {len(prompt)} tokens. "
             f"Please reduce the length of the {subject}.",
             param=subject,

@@ -48,10 +48,11 @@ def blueprint(services: Services) -> Blueprint:
     """The dialect's routes over these services."""
     routes = Blueprint("openai", __name__)
     model = services.model
-    most = min(services.settings.max_tokens or model.context, model.context)
 
     def model_object() -> dict[str, Any]:
-        return encode.model_object(model.id, model.created, model.context, most)
+        context = services.known_context()
+        limits = [limit for limit in (context, services.settings.max_tokens) if limit is not None]
+        return encode.model_object(model.id, model.created, context, min(limits, default=None))
 
     def list_models() -> Response:
         return json_response({"object": "list", "data": [model_object()]})

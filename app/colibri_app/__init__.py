@@ -1,0 +1,1 @@
+"""The desktop shell around the server. Only `entry` may import the sidecar's code."""
