@@ -139,7 +139,7 @@ class _LimitedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return result
 
     def wrap_str_format(self, value: Any) -> Any:
-        """jinja2 replaces `str.format` when a template takes it; the format text is checked then."""
+        """jinja2 replaces `str.format` when a template takes it; the format is checked then."""
         wrapped = super().wrap_str_format(value)
         if wrapped is not None:
             _check_format(value.__self__)
