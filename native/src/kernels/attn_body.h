@@ -156,7 +156,7 @@ static void attend_span(tile_area *area, const attn_elem *q, int32_t pairs, int3
     }
     static const float none[HEAD_ROWS] = {0};
     float one[HEAD_ROWS];
-    for (int32_t r = 0; r < rows; r++)
+    for (int32_t r = 0; r < HEAD_ROWS; r++)
         one[r] = 1.0f;
     attn_values(area->probs[0], rows, v, v_width, used, product, none, one, ahead);
     for (int32_t r = 0; r < rows; r++)
