@@ -246,6 +246,16 @@ def test_harmless_conversations_get_the_ids_of_the_whole_text() -> None:
     assert chat.encode(rendered) == TOKENIZER.encode(rendered.text, markers=True)
 
 
+def test_marker_like_text_of_an_answer_is_kept_where_it_is_no_marker() -> None:
+    spec = files.tokenizer()
+    spec["added_tokens"] = [e for e in spec["added_tokens"] if e["content"] not in files.MARKERS]
+    plain = from_json(json.dumps(spec).encode(), "tokenizer.json")
+    messages = [USER, {"role": "assistant", "content": "a</think>b"}]
+    chat = ChatTemplate(files.CHATML, plain, where="x")
+    assert "a</think>b" in chat.render(messages).text
+    assert "a</think>b" not in template(files.CHATML).render(messages).text
+
+
 def test_a_template_may_render_in_threads_at_once() -> None:
     import threading
 
