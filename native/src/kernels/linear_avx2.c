@@ -5,8 +5,7 @@
  * nibbles fit 16 bits, so they are added there and widened rarely. Bytes would overflow: the weight's
  * sign is moved to the activation first (|w| * sign(x, w)), after which a pair reaches at most
  * 2*128*127 and is widened at once. BF16 becomes f32 by a shift; F16 and FP8 are widened to a small f32
- * buffer per 128 columns. A tile walks the 32 rows of a block in passes of 1, 2 or 4 vectors, whatever
- * keeps the accumulators of its tokens in registers; sums wait in memory between passes.
+ * buffer per 128 columns.
  *
  * Order of reduction: weight.h, for every tile width alike; BF16 and F16 chain over single columns.
  * Called through dispatch.c only. Pure functions, any thread, disjoint outputs. Compiled with its own
@@ -20,72 +19,104 @@
 #include "linear_tiled.h"
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
-#define COLUMNS 128 /* columns between two visits of the sums in memory */
 
 typedef enum { SCALE_ROW, SCALE_F32, SCALE_F16, SCALE_F16_MIN } scale_kind;
 
-/* Where a format without offset starts its dot products. */
-static const uint8_t zeros[CLB_TILE * 4];
+typedef __m256 fvec;
+typedef __m256i ivec;
+#define LANES 8
+#define INT_VECTORS_1 4
+#define INT_VECTORS_2 2
+#define INT_VECTORS_N 1
+#define FLOAT_VECTORS_1 4
+#define FLOAT_VECTORS_2 2
+#define FLOAT_VECTORS_N 2
 
-ALWAYS_INLINE __m256i load(const uint8_t *p)
+ALWAYS_INLINE ivec load(const uint8_t *p)
 {
     return _mm256_load_si256((const __m256i *)(const void *)p);
 }
 
-ALWAYS_INLINE __m256i broadcast(const uint8_t *p)
+ALWAYS_INLINE ivec broadcast(const uint8_t *p)
 {
     int32_t v;
     memcpy(&v, p, sizeof v);
     return _mm256_set1_epi32(v);
 }
 
-ALWAYS_INLINE __m256 broadcast_f32(const uint8_t *p)
+ALWAYS_INLINE fvec broadcast_f32(const uint8_t *p)
 {
     float v;
     memcpy(&v, p, sizeof v);
     return _mm256_set1_ps(v);
 }
 
-ALWAYS_INLINE int scale_bytes(const scale_kind kind)
+ALWAYS_INLINE fvec load_f32(const float *p)
 {
-    return kind == SCALE_ROW ? 0 : kind == SCALE_F16 ? 64 : 128;
+    return _mm256_loadu_ps(p);
+}
+
+ALWAYS_INLINE void store_f32(float *p, fvec v)
+{
+    _mm256_storeu_ps(p, v);
+}
+
+ALWAYS_INLINE fvec add_f32(fvec a, fvec b)
+{
+    return _mm256_add_ps(a, b);
+}
+
+ALWAYS_INLINE fvec mul_f32(fvec a, fvec b)
+{
+    return _mm256_mul_ps(a, b);
+}
+
+/* sum + a * b */
+ALWAYS_INLINE fvec fma_f32(fvec sum, fvec a, fvec b)
+{
+    return _mm256_fmadd_ps(a, b, sum);
+}
+
+ALWAYS_INLINE void add_scaled(float *sum, ivec dot, fvec scale)
+{
+    store_f32(sum, fma_f32(load_f32(sum), _mm256_cvtepi32_ps(dot), scale));
+}
+
+ALWAYS_INLINE fvec even_bf16(ivec v)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
+}
+
+ALWAYS_INLINE fvec odd_bf16(ivec v)
+{
+    /* two shifts: the mask would take the register that the widest tile lacks */
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_srli_epi32(v, 16), 16));
 }
 
 /* Scales of rows [row, row + 8) from a segment's scales. */
-ALWAYS_INLINE __m256 load_scale(const scale_kind kind, const uint8_t *scales, int row)
+ALWAYS_INLINE fvec load_scale(const scale_kind kind, const uint8_t *scales, int row)
 {
     if (kind == SCALE_F32)
-        return _mm256_load_ps((const float *)(const void *)(scales + row * 4));
+        return load_f32((const float *)(const void *)(scales + row * 4));
     return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(const void *)(scales + row * 2)));
 }
 
-ALWAYS_INLINE void add_scaled(float *sum, __m256i dot, __m256 scale)
-{
-    _mm256_store_ps(sum, _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, _mm256_load_ps(sum)));
-}
+/* acc += v. As asm, because gcc reorders integer sums across tokens and runs out of registers. */
+#define ADD_IN_PLACE(instruction, acc, v) __asm__(instruction " %1, %0, %0" : "+x"(acc) : "x"(v))
 
-/* Writes the live rows of `tokens` tokens to y, times the row scales if there are any. */
-static void finish(const clb_tile_args *args, const float *sums, int tokens, const float *row_scale)
-{
-    for (int t = 0; t < tokens; t++) {
-        float *y = args->y + t * args->ldy;
-        for (int32_t r = 0; r < 32; r += 8) {
-            __m256 v = _mm256_load_ps(sums + t * 32 + r);
-            if (row_scale != NULL)
-                v = _mm256_mul_ps(v, _mm256_load_ps(row_scale + r));
-            if (r + 8 <= args->live) {
-                if (args->flags & CLB_LINEAR_ADD)
-                    v = _mm256_add_ps(_mm256_loadu_ps(y + r), v);
-                _mm256_storeu_ps(y + r, v);
-                continue;
-            }
-            float part[8];
-            _mm256_storeu_ps(part, v);
-            for (int32_t i = 0; r + i < args->live; i++)
-                y[r + i] = args->flags & CLB_LINEAR_ADD ? y[r + i] + part[i] : part[i];
-        }
-    }
-}
+#define LOW4(v) _mm256_and_si256(v, _mm256_set1_epi8(15))
+#define HIGH4(v) _mm256_and_si256(_mm256_srli_epi16(v, 4), _mm256_set1_epi8(15))
+#define BYTES(v) _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80))
+
+/* Steps (of two products) whose 16-bit sums are widened together: 4 * 2 * (2*15*127) < 2^15. */
+#define NIBBLE_RUN 4
+#define NIBBLE_BEGIN(h) __m256i h = _mm256_setzero_si256();
+#define NIBBLE_STEP(c, h, w, x) ADD_IN_PLACE("vpaddw", h, _mm256_maddubs_epi16(w, x));
+#define NIBBLE_END(c, h) ADD_IN_PLACE("vpaddd", c, _mm256_madd_epi16(h, _mm256_set1_epi16(1)));
+#define BYTE_STEP(c, w, x)                                                                                   \
+    ADD_IN_PLACE("vpaddd", c,                                                                                \
+                 _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)),         \
+                                   _mm256_set1_epi16(1)));
 
 /* Pairs of f16 columns to f32 [2 * pairs][32]. */
 static void widen_f16(const uint8_t *w, int32_t pairs, float *out)
@@ -135,20 +166,7 @@ static void widen_fp8(const uint8_t *w, float *out)
         }
 }
 
-#define CLB_T 1
-#include "linear_avx2_tile.h"
-#define CLB_T 2
-#include "linear_avx2_tile.h"
-#define CLB_T 3
-#include "linear_avx2_tile.h"
-#define CLB_T 4
-#include "linear_avx2_tile.h"
-#define CLB_T 5
-#include "linear_avx2_tile.h"
-#define CLB_T 6
-#include "linear_avx2_tile.h"
-
-CLB_DEFINE_TILES_FOR()
+#include "linear_narrow.h"
 
 void clb_linear_avx2_linear(const clb_weight *w, const void *act, int32_t n, int32_t t0, int32_t t1, float *y,
                             int64_t ldy, int32_t block0, int32_t block1, int32_t flags)

@@ -1,93 +1,99 @@
-/* linear_avx2_tile.h - the AVX2 tile kernels for CLB_T tokens; included once per width by
- * linear_avx2.c, which explains them. Accumulators have names of their own (t = token, r = vector of 8
- * rows within the pass), because gcc keeps arrays of them in memory.
+/* linear_narrow_tile.h - tile kernels for CLB_T tokens on vectors of 8 (AVX2) or 4 (NEON) lanes; included
+ * once per width by linear_avx2.c and linear_neon.c, which explain them and define
+ *   fvec, ivec, LANES      a vector of f32 or of 32-bit lanes, and how many there are
+ *   load, broadcast, ...   small functions on them
+ *   *_VECTORS_1, _2, _N    row vectors per pass for 1, 2 and more tokens: what the registers hold
+ *   LOW4, HIGH4, BYTES, NIBBLE_*, BYTE_*   the integer products
+ *
+ * A tile walks the 32 rows of a block in passes; sums wait in memory between passes. Accumulators have
+ * names of their own (t = token, r = vector of the pass), because gcc keeps arrays of them in memory.
  */
 #define TILE_NAME2(name, t) name##_##t
 #define TILE_NAME1(name, t) TILE_NAME2(name, t)
 #define TILE(name) TILE_NAME1(name, CLB_T)
 
-/* INT(F) and FLOAT(F): every (token, vector) of one pass; ROWS_*: vectors of 8 rows per pass. */
+/* ---- lists: every vector of a pass; every (token, vector) of a pass ------------------------------ */
+
 #if CLB_T == 1
-#define INT_VECTORS 4
-#define FLOAT_VECTORS 4
-#define INT(F) F(0, 0) F(0, 1) F(0, 2) F(0, 3)
-#define FLOAT(F) INT(F)
+#define INT_VECTORS INT_VECTORS_1
+#define FLOAT_VECTORS FLOAT_VECTORS_1
+#define TOKENS(L, F) L(F, 0)
 #elif CLB_T == 2
-#define INT_VECTORS 2
-#define FLOAT_VECTORS 2
-#define INT(F) F(0, 0) F(0, 1) F(1, 0) F(1, 1)
-#define FLOAT(F) INT(F)
-#elif CLB_T == 3
-#define INT_VECTORS 1
-#define FLOAT_VECTORS 2
-#define INT(F) F(0, 0) F(1, 0) F(2, 0)
-#define FLOAT(F) F(0, 0) F(0, 1) F(1, 0) F(1, 1) F(2, 0) F(2, 1)
+#define INT_VECTORS INT_VECTORS_2
+#define FLOAT_VECTORS FLOAT_VECTORS_2
+#define TOKENS(L, F) L(F, 0) L(F, 1)
+#else
+#define INT_VECTORS INT_VECTORS_N
+#define FLOAT_VECTORS FLOAT_VECTORS_N
+#if CLB_T == 3
+#define TOKENS(L, F) L(F, 0) L(F, 1) L(F, 2)
 #elif CLB_T == 4
-#define INT_VECTORS 1
-#define FLOAT_VECTORS 2
-#define INT(F) F(0, 0) F(1, 0) F(2, 0) F(3, 0)
-#define FLOAT(F) F(0, 0) F(0, 1) F(1, 0) F(1, 1) F(2, 0) F(2, 1) F(3, 0) F(3, 1)
+#define TOKENS(L, F) L(F, 0) L(F, 1) L(F, 2) L(F, 3)
 #elif CLB_T == 5
-#define INT_VECTORS 1
-#define FLOAT_VECTORS 2
-#define INT(F) F(0, 0) F(1, 0) F(2, 0) F(3, 0) F(4, 0)
-#define FLOAT(F) F(0, 0) F(0, 1) F(1, 0) F(1, 1) F(2, 0) F(2, 1) F(3, 0) F(3, 1) F(4, 0) F(4, 1)
+#define TOKENS(L, F) L(F, 0) L(F, 1) L(F, 2) L(F, 3) L(F, 4)
 #else
-#define INT_VECTORS 1
-#define FLOAT_VECTORS 2
-#define INT(F) F(0, 0) F(1, 0) F(2, 0) F(3, 0) F(4, 0) F(5, 0)
-#define FLOAT(F)                                                                                             \
-    F(0, 0) F(0, 1) F(1, 0) F(1, 1) F(2, 0) F(2, 1) F(3, 0) F(3, 1) F(4, 0) F(4, 1) F(5, 0) F(5, 1)
+#define TOKENS(L, F) L(F, 0) L(F, 1) L(F, 2) L(F, 3) L(F, 4) L(F, 5)
 #endif
-#if INT_VECTORS == 4
-#define EACH_INT_VECTOR(F) F(0) F(1) F(2) F(3)
+#endif
+
+#define VECTORS_1(F) F(0)
+#define VECTORS_2(F) F(0) F(1)
+#define VECTORS_4(F) VECTORS_2(F) F(2) F(3)
+#define VECTORS_8(F) VECTORS_4(F) F(4) F(5) F(6) F(7)
+#define PAIRS_1(F, t) F(t, 0)
+#define PAIRS_2(F, t) F(t, 0) F(t, 1)
+#define PAIRS_4(F, t) PAIRS_2(F, t) F(t, 2) F(t, 3)
+#define PAIRS_8(F, t) PAIRS_4(F, t) F(t, 4) F(t, 5) F(t, 6) F(t, 7)
+#if INT_VECTORS == 8
+#define INT_EACH_VECTOR VECTORS_8
+#define INT(F) TOKENS(PAIRS_8, F)
+#elif INT_VECTORS == 4
+#define INT_EACH_VECTOR VECTORS_4
+#define INT(F) TOKENS(PAIRS_4, F)
 #elif INT_VECTORS == 2
-#define EACH_INT_VECTOR(F) F(0) F(1)
+#define INT_EACH_VECTOR VECTORS_2
+#define INT(F) TOKENS(PAIRS_2, F)
 #else
-#define EACH_INT_VECTOR(F) F(0)
+#define INT_EACH_VECTOR VECTORS_1
+#define INT(F) TOKENS(PAIRS_1, F)
 #endif
-#if FLOAT_VECTORS == 4
-#define EACH_FLOAT_VECTOR(F) F(0) F(1) F(2) F(3)
+#if FLOAT_VECTORS == 8
+#define FLOAT_EACH_VECTOR VECTORS_8
+#define FLOAT(F) TOKENS(PAIRS_8, F)
+#elif FLOAT_VECTORS == 4
+#define FLOAT_EACH_VECTOR VECTORS_4
+#define FLOAT(F) TOKENS(PAIRS_4, F)
 #else
-#define EACH_FLOAT_VECTOR(F) F(0) F(1)
+#define FLOAT_EACH_VECTOR VECTORS_2
+#define FLOAT(F) TOKENS(PAIRS_2, F)
 #endif
 
 /* ---- integers ---------------------------------------------------------------------------------- */
 
-#define ZERO_DOT(t, r) __m256i c##t##r = _mm256_setzero_si256();
-#define BEGIN_DOT(t, r) __m256i c##t##r = broadcast(start + (t)*4);
-#define ZERO_SHORT(t, r) __m256i h##t##r = _mm256_setzero_si256();
-#define LOAD_LOW4(r) const __m256i l##r = _mm256_and_si256(load(step_w + (r)*32), low4);
-#define LOAD_HIGH4(r) const __m256i l##r = _mm256_and_si256(_mm256_srli_epi16(load(step_w + (r)*32), 4), low4);
-#define STEP_NIBBLE(t, r)                                                                                    \
-    h##t##r = _mm256_add_epi16(h##t##r, _mm256_maddubs_epi16(l##r, broadcast(step_x + (t)*4)));
-#define WIDEN_SHORT(t, r) c##t##r = _mm256_add_epi32(c##t##r, _mm256_madd_epi16(h##t##r, ones));
-#define LOAD_BYTES(r)                                                                                        \
-    const __m256i w##r = _mm256_xor_si256(load(step_w + (r)*32), offset);                                    \
-    const __m256i l##r = _mm256_abs_epi8(w##r);
-#define STEP_BYTE(t, r)                                                                                      \
-    c##t##r = _mm256_add_epi32(                                                                              \
-        c##t##r, _mm256_madd_epi16(                                                                          \
-                     _mm256_maddubs_epi16(l##r, _mm256_sign_epi8(broadcast(step_x + (t)*4), w##r)), ones));
+#define BEGIN_DOT(t, r) ivec c##t##r = broadcast(start + (t)*4);
+#define LOAD_LOW4(r) const ivec w##r = LOW4(load(step_w + (r)*LANES * 4));
+#define LOAD_HIGH4(r) const ivec w##r = HIGH4(load(step_w + (r)*LANES * 4));
+#define LOAD_BYTES(r) const ivec w##r = BYTES(load(step_w + (r)*LANES * 4));
+#define STEP_NIBBLE(t, r) NIBBLE_STEP(c##t##r, h##t##r, w##r, broadcast(step_x + (t)*4))
+#define STEP_BYTE(t, r) BYTE_STEP(c##t##r, w##r, broadcast(step_x + (t)*4))
+#define BEGIN_RUN(t, r) NIBBLE_BEGIN(h##t##r)
+#define END_RUN(t, r) NIBBLE_END(c##t##r, h##t##r)
+#define LOAD_SCALE(r) const fvec d##r = load_scale(kind, scales_w, first_row + (r)*LANES);
 #define ADD_ROW_SCALED(t, r)                                                                                 \
-    add_scaled(sums + (t)*32 + first_row + (r)*8, c##t##r, broadcast_f32(scale + (t)*4));
+    add_scaled(sums + (t)*32 + first_row + (r)*LANES, c##t##r, broadcast_f32(scale + (t)*4));
 #define ADD_SCALED(t, r)                                                                                     \
-    add_scaled(sums + (t)*32 + first_row + (r)*8, c##t##r, _mm256_mul_ps(d##r, broadcast_f32(scale + (t)*4)));
-#define LOAD_SCALE(r) const __m256 d##r = load_scale(kind, scales_w, first_row + (r)*8);
+    add_scaled(sums + (t)*32 + first_row + (r)*LANES, c##t##r, mul_f32(d##r, broadcast_f32(scale + (t)*4)));
 #define ADD_MINIMUM(t, r)                                                                                    \
     {                                                                                                        \
-        float *sum = sums + (t)*32 + first_row + (r)*8;                                                      \
-        const __m256 m = load_scale(kind, scales_w + 64, first_row + (r)*8);                                 \
-        _mm256_store_ps(sum, _mm256_fmadd_ps(m, broadcast_f32(scale + CLB_T * 4 + (t)*4), _mm256_load_ps(sum))); \
+        float *sum = sums + (t)*32 + first_row + (r)*LANES;                                                  \
+        const fvec m = load_scale(kind, scales_w + 64, first_row + (r)*LANES);                               \
+        store_f32(sum, fma_f32(load_f32(sum), m, broadcast_f32(scale + CLB_T * 4 + (t)*4)));                 \
     }
 
 /* Integer formats. `bits` 4 or 8; `seg` columns per segment; all three known at compile time. */
 ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kind, const clb_tile_args *args)
 {
-    const __m256i low4 = _mm256_set1_epi8(15);
-    const __m256i offset = _mm256_set1_epi8((char)0x80);
-    const __m256i ones = _mm256_set1_epi16(1);
-    const int run = seg < 32 ? seg / 8 : 4; /* steps of two products each that fit 16 bits: 8*2*15*127 < 2^15 */
+    const int run = seg < 32 ? seg / 8 : NIBBLE_RUN;
     _Alignas(32) float sums[CLB_T * 32];
     const uint8_t *w = args->w;
     const uint8_t *x = args->act;
@@ -95,51 +101,47 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
     for (int32_t s = 0; s < args->n_seg; s++) {
         const uint8_t *scale = x + seg * CLB_T + CLB_T * 8;
         const uint8_t *scales_w = w + seg * bits * 4;
-        for (int first_row = 0; first_row < 32; first_row += INT_VECTORS * 8) {
+        for (int first_row = 0; first_row < 32; first_row += INT_VECTORS * LANES) {
             const uint8_t *step_w = w + first_row * 4;
             const uint8_t *step_x = x;
+            const uint8_t *start = bits == 8 || kind == SCALE_F16_MIN ? zeros : x + seg * CLB_T;
+            INT(BEGIN_DOT)
             if (bits == 4) {
-                const uint8_t *start = kind == SCALE_F16_MIN ? zeros : x + seg * CLB_T;
-                INT(BEGIN_DOT)
+                UNROLL_1
                 for (int j = 0; j < seg / 8; j += run) {
-                    INT(ZERO_SHORT)
+                    INT(BEGIN_RUN)
+                    UNROLL_1
                     for (int k = 0; k < run; k++) {
                         {
-                            EACH_INT_VECTOR(LOAD_LOW4)
+                            INT_EACH_VECTOR(LOAD_LOW4)
                             INT(STEP_NIBBLE)
                         }
                         step_x += seg / 2 * CLB_T;
                         {
-                            EACH_INT_VECTOR(LOAD_HIGH4)
+                            INT_EACH_VECTOR(LOAD_HIGH4)
                             INT(STEP_NIBBLE)
                         }
                         step_x += CLB_T * 4 - seg / 2 * CLB_T;
                         step_w += 128;
                     }
-                    INT(WIDEN_SHORT)
-                }
-                if (kind == SCALE_ROW) {
-                    INT(ADD_ROW_SCALED)
-                } else {
-                    EACH_INT_VECTOR(LOAD_SCALE)
-                    INT(ADD_SCALED)
-                    if (kind == SCALE_F16_MIN) {
-                        INT(ADD_MINIMUM)
-                    }
+                    INT(END_RUN)
                 }
             } else {
-                INT(ZERO_DOT)
+                UNROLL_1
                 for (int j = 0; j < seg / 4; j++) {
-                    EACH_INT_VECTOR(LOAD_BYTES)
+                    INT_EACH_VECTOR(LOAD_BYTES)
                     INT(STEP_BYTE)
                     step_x += CLB_T * 4;
                     step_w += 128;
                 }
-                if (kind == SCALE_ROW) {
-                    INT(ADD_ROW_SCALED)
-                } else {
-                    EACH_INT_VECTOR(LOAD_SCALE)
-                    INT(ADD_SCALED)
+            }
+            if (kind == SCALE_ROW) {
+                INT(ADD_ROW_SCALED)
+            } else {
+                INT_EACH_VECTOR(LOAD_SCALE)
+                INT(ADD_SCALED)
+                if (kind == SCALE_F16_MIN) {
+                    INT(ADD_MINIMUM)
                 }
             }
         }
@@ -160,22 +162,22 @@ static void TILE(q8_0)(const clb_tile_args *args) { TILE(int)(8, 32, SCALE_F16, 
 
 /* ---- floats -------------------------------------------------------------------------------------- */
 
-#define LOAD_SUM(t, r) __m256 s##t##r = _mm256_load_ps(sums + (t)*32 + first_row + (r)*8);
-#define STORE_SUM(t, r) _mm256_store_ps(sums + (t)*32 + first_row + (r)*8, s##t##r);
-#define LOAD_F32(r) const __m256 f##r = _mm256_load_ps(step_w + (r)*8);
-#define LOAD_EVEN_BF16(r) const __m256 f##r = _mm256_castsi256_ps(_mm256_slli_epi32(load(step_b + (r)*32), 16));
-#define LOAD_ODD_BF16(r) const __m256 f##r = _mm256_castsi256_ps(_mm256_and_si256(load(step_b + (r)*32), high16));
-#define STEP_FLOAT(t, r) s##t##r = _mm256_fmadd_ps(f##r, broadcast_f32(step_x + (t)*4), s##t##r);
+#define LOAD_SUM(t, r) fvec s##t##r = load_f32(sums + (t)*32 + first_row + (r)*LANES);
+#define STORE_SUM(t, r) store_f32(sums + (t)*32 + first_row + (r)*LANES, s##t##r);
+#define LOAD_F32(r) const fvec f##r = load_f32(step_w + (r)*LANES);
+#define LOAD_EVEN_BF16(r) const fvec f##r = even_bf16(load(step_b + (r)*LANES * 4));
+#define LOAD_ODD_BF16(r) const fvec f##r = odd_bf16(load(step_b + (r)*LANES * 4));
+#define STEP_FLOAT(t, r) s##t##r = fma_f32(s##t##r, f##r, broadcast_f32(step_x + (t)*4));
 
 /* Continues the chains of all 32 rows over `cols` columns of f32 weights [cols][32]. */
 ALWAYS_INLINE void TILE(chain_f32)(const float *w, const uint8_t *x, int32_t cols, float *sums)
 {
-    for (int first_row = 0; first_row < 32; first_row += FLOAT_VECTORS * 8) {
+    for (int first_row = 0; first_row < 32; first_row += FLOAT_VECTORS * LANES) {
         const float *step_w = w + first_row;
         const uint8_t *step_x = x;
         FLOAT(LOAD_SUM)
         for (int32_t c = 0; c < cols; c++) {
-            EACH_FLOAT_VECTOR(LOAD_F32)
+            FLOAT_EACH_VECTOR(LOAD_F32)
             FLOAT(STEP_FLOAT)
             step_w += 32;
             step_x += CLB_T * 4;
@@ -201,25 +203,24 @@ static void TILE(f32)(const clb_tile_args *args)
 
 static void TILE(bf16)(const clb_tile_args *args)
 {
-    const __m256i high16 = _mm256_set1_epi32((int32_t)0xffff0000u);
     _Alignas(32) float sums[CLB_T * 32];
     const uint8_t *w = args->w;
     const uint8_t *x = args->act;
     memset(sums, 0, sizeof sums);
     for (int32_t p = 0; p < args->n_seg; p += COLUMNS / 2) {
         const int32_t n = args->n_seg - p < COLUMNS / 2 ? args->n_seg - p : COLUMNS / 2;
-        for (int first_row = 0; first_row < 32; first_row += FLOAT_VECTORS * 8) {
+        for (int first_row = 0; first_row < 32; first_row += FLOAT_VECTORS * LANES) {
             const uint8_t *step_b = w + first_row * 4;
             const uint8_t *step_x = x;
             FLOAT(LOAD_SUM)
             for (int32_t i = 0; i < n; i++) {
                 {
-                    EACH_FLOAT_VECTOR(LOAD_EVEN_BF16)
+                    FLOAT_EACH_VECTOR(LOAD_EVEN_BF16)
                     FLOAT(STEP_FLOAT)
                 }
                 step_x += CLB_T * 4;
                 {
-                    EACH_FLOAT_VECTOR(LOAD_ODD_BF16)
+                    FLOAT_EACH_VECTOR(LOAD_ODD_BF16)
                     FLOAT(STEP_FLOAT)
                 }
                 step_x += CLB_T * 4;
@@ -259,9 +260,9 @@ static void TILE(fp8)(const clb_tile_args *args)
         memset(part, 0, sizeof part);
         widen_fp8(w, wide);
         TILE(chain_f32)(wide, args->act + (int64_t)s * 128 * CLB_T * 4, 128, part);
-        const __m256 scale = broadcast_f32(w + 128 * 32);
-        for (int i = 0; i < CLB_T * 32; i += 8)
-            _mm256_store_ps(sums + i, _mm256_fmadd_ps(_mm256_load_ps(part + i), scale, _mm256_load_ps(sums + i)));
+        const fvec scale = broadcast_f32(w + 128 * 32);
+        for (int i = 0; i < CLB_T * 32; i += LANES)
+            store_f32(sums + i, fma_f32(load_f32(sums + i), load_f32(part + i), scale));
         w += 128 * 32 + 64;
     }
     finish(args, sums, CLB_T, NULL);
@@ -272,22 +273,30 @@ static void TILE(fp8)(const clb_tile_args *args)
 #undef TILE
 #undef INT_VECTORS
 #undef FLOAT_VECTORS
+#undef TOKENS
+#undef VECTORS_1
+#undef VECTORS_2
+#undef VECTORS_4
+#undef VECTORS_8
+#undef PAIRS_1
+#undef PAIRS_2
+#undef PAIRS_4
+#undef PAIRS_8
+#undef INT_EACH_VECTOR
 #undef INT
+#undef FLOAT_EACH_VECTOR
 #undef FLOAT
-#undef EACH_INT_VECTOR
-#undef EACH_FLOAT_VECTOR
-#undef ZERO_DOT
 #undef BEGIN_DOT
-#undef ZERO_SHORT
 #undef LOAD_LOW4
 #undef LOAD_HIGH4
-#undef STEP_NIBBLE
-#undef WIDEN_SHORT
 #undef LOAD_BYTES
+#undef STEP_NIBBLE
 #undef STEP_BYTE
+#undef BEGIN_RUN
+#undef END_RUN
+#undef LOAD_SCALE
 #undef ADD_ROW_SCALED
 #undef ADD_SCALED
-#undef LOAD_SCALE
 #undef ADD_MINIMUM
 #undef LOAD_SUM
 #undef STORE_SUM
