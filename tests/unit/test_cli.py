@@ -98,7 +98,7 @@ def test_an_address_that_is_not_ours_is_named() -> None:
     assert "no-such-host.invalid" in result.stderr
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])  # noqa: S104
 def test_an_address_beyond_this_machine_needs_a_key_or_a_word(host: str) -> None:
     with pytest.raises(UsageError, match="no API key"):
         serve.check_bind(Settings(host=host))
