@@ -31,12 +31,13 @@ static uint64_t seed = 88172645463325252u;
 
 static void *allocate(size_t bytes)
 {
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+    size_t rounded = bytes == 0 ? 64 : (bytes + 63) / 64 * 64;
+    void *p = aligned_alloc(64, rounded);
     if (p == NULL) {
         fprintf(stderr, "out of memory\n");
         exit(2);
     }
-    memset(p, 0, (bytes + 63) / 64 * 64 + 64);
+    memset(p, 0, rounded);
     return p;
 }
 
@@ -223,11 +224,22 @@ static void effective_activations(const clb_weight *w, const float *x, double *o
     }
 }
 
+/* Exactly as large as promised and no more, so that the address sanitizer sees an overrun. */
+static void *allocate_act(const clb_kernels *k, const clb_weight *w, int32_t n)
+{
+    void *act = malloc((size_t)k->act_bytes(w->act, w->cols, n));
+    if (act == NULL) {
+        fprintf(stderr, "out of memory\n");
+        exit(2);
+    }
+    return act;
+}
+
 /* Prepares tokens in two ranges and multiplies all of [0, n) in one call. */
 static void multiply(const clb_kernels *k, const clb_weight *w, const float *x, const int32_t *index, int32_t n,
                      float *y)
 {
-    void *act = allocate((size_t)k->act_bytes(w->act, w->cols, n));
+    void *act = allocate_act(k, w, n);
     int32_t cut = n / 2 / k->act_align * k->act_align;
     k->act_prepare(w->act, w->cols, n, x, w->cols, index, act, cut, n);
     k->act_prepare(w->act, w->cols, n, x, w->cols, index, act, 0, cut);
@@ -293,7 +305,7 @@ static void cutting_changes_no_bit(const clb_kernels *k, const clb_weight *w, co
         CHECK_MSG(equal, "%s: format %d %dx%d: batch of %d differs", k->name, w->format, w->rows, w->cols, n);
     }
 
-    void *act = allocate((size_t)k->act_bytes(w->act, w->cols, BATCH));
+    void *act = allocate_act(k, w, BATCH);
     k->act_prepare(w->act, w->cols, BATCH, x, w->cols, NULL, act, 0, BATCH);
     const int32_t cut = 3 * k->act_align;
     const int64_t ldy = rows + 3;

@@ -108,14 +108,18 @@ ALWAYS_INLINE fvec load_scale(const scale_kind kind, const uint8_t *scales, int 
 #define HIGH4(v) _mm256_and_si256(_mm256_srli_epi16(v, 4), _mm256_set1_epi8(15))
 #define BYTES(v) _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80))
 
+/* A broadcast from memory is a plain load, so nothing is fetched ahead. */
+#define LOAD_ACTS(step_x, tokens)
+#define ACT(t) broadcast(step_x + (t)*4)
+
 /* Steps (of two products) whose 16-bit sums are widened together: 4 * 2 * (2*15*127) < 2^15. */
 #define NIBBLE_RUN 4
 #define NIBBLE_BEGIN(h) __m256i h = _mm256_setzero_si256();
-#define NIBBLE_STEP(c, h, w, x) ADD_IN_PLACE("vpaddw", h, _mm256_maddubs_epi16(w, x));
+#define NIBBLE_STEP(c, h, w, t) ADD_IN_PLACE("vpaddw", h, _mm256_maddubs_epi16(w, ACT(t)));
 #define NIBBLE_END(c, h) ADD_IN_PLACE("vpaddd", c, _mm256_madd_epi16(h, _mm256_set1_epi16(1)));
-#define BYTE_STEP(c, w, x)                                                                                   \
+#define BYTE_STEP(c, w, t)                                                                                   \
     ADD_IN_PLACE("vpaddd", c,                                                                                \
-                 _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)),         \
+                 _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(ACT(t), w)),    \
                                    _mm256_set1_epi16(1)));
 
 /* Pairs of f16 columns to f32 [2 * pairs][32]. */

@@ -3,7 +3,9 @@
  *   fvec, ivec, LANES      a vector of f32 or of 32-bit lanes, and how many there are
  *   load, broadcast, ...   small functions on them
  *   *_VECTORS_1, _2, _N    row vectors per pass for 1, 2 and more tokens: what the registers hold
- *   LOW4, HIGH4, BYTES, NIBBLE_*, BYTE_*   the integer products
+ *   LOW4, HIGH4, BYTES     weights of one kind out of a vector
+ *   LOAD_ACTS              fetches the step's activations of all tokens, where that pays
+ *   NIBBLE_*, BYTE_*       the integer products with token t's activations
  *
  * A tile walks the 32 rows of a block in passes; sums wait in memory between passes. Accumulators have
  * names of their own (t = token, r = vector of the pass), because gcc keeps arrays of them in memory.
@@ -74,8 +76,8 @@
 #define LOAD_LOW4(r) const ivec w##r = LOW4(load(step_w + (r)*LANES * 4));
 #define LOAD_HIGH4(r) const ivec w##r = HIGH4(load(step_w + (r)*LANES * 4));
 #define LOAD_BYTES(r) const ivec w##r = BYTES(load(step_w + (r)*LANES * 4));
-#define STEP_NIBBLE(t, r) NIBBLE_STEP(c##t##r, h##t##r, w##r, broadcast(step_x + (t)*4))
-#define STEP_BYTE(t, r) BYTE_STEP(c##t##r, w##r, broadcast(step_x + (t)*4))
+#define STEP_NIBBLE(t, r) NIBBLE_STEP(c##t##r, h##t##r, w##r, t)
+#define STEP_BYTE(t, r) BYTE_STEP(c##t##r, w##r, t)
 #define BEGIN_RUN(t, r) NIBBLE_BEGIN(h##t##r)
 #define END_RUN(t, r) NIBBLE_END(c##t##r, h##t##r)
 #define LOAD_SCALE(r) const fvec d##r = load_scale(kind, scales_w, first_row + (r)*LANES);
@@ -113,11 +115,13 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
                     UNROLL_1
                     for (int k = 0; k < run; k++) {
                         {
+                            LOAD_ACTS(step_x, CLB_T)
                             INT_EACH_VECTOR(LOAD_LOW4)
                             INT(STEP_NIBBLE)
                         }
                         step_x += seg / 2 * CLB_T;
                         {
+                            LOAD_ACTS(step_x, CLB_T)
                             INT_EACH_VECTOR(LOAD_HIGH4)
                             INT(STEP_NIBBLE)
                         }
@@ -129,6 +133,7 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
             } else {
                 UNROLL_1
                 for (int j = 0; j < seg / 4; j++) {
+                    LOAD_ACTS(step_x, CLB_T)
                     INT_EACH_VECTOR(LOAD_BYTES)
                     INT(STEP_BYTE)
                     step_x += CLB_T * 4;

@@ -107,14 +107,21 @@ ALWAYS_INLINE fvec load_scale(const scale_kind kind, const uint8_t *scales, int 
 #define LOW4(v) vreinterpretq_s32_u8(vandq_u8(AS_BYTES(v), vdupq_n_u8(15)))
 #define HIGH4(v) vreinterpretq_s32_u8(vshrq_n_u8(AS_BYTES(v), 4))
 #define BYTES(v) vreinterpretq_s32_u8(veorq_u8(AS_BYTES(v), vdupq_n_u8(0x80)))
-#define DOT(c, w, x) c = vdotq_s32(c, vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(x));
+
+/* The activations of four tokens in one register, picked by lane. Loads up to 12 bytes more than the
+ * step has: the scales and sums behind every segment make that safe. */
+#define LOAD_ACTS(step_x, tokens)                                                                            \
+    const int8x16_t acts0 = vreinterpretq_s8_s32(load(step_x));                                              \
+    const int8x16_t acts4 = (tokens) > 4 ? vreinterpretq_s8_s32(load((step_x) + 16)) : acts0;                \
+    (void)acts4;
+#define DOT(c, w, t) c = vdotq_laneq_s32(c, vreinterpretq_s8_s32(w), (t) < 4 ? acts0 : acts4, (t)&3);
 
 /* Products go straight into 32 bits: no runs of narrow sums. */
 #define NIBBLE_RUN 4
 #define NIBBLE_BEGIN(h)
-#define NIBBLE_STEP(c, h, w, x) DOT(c, w, x)
+#define NIBBLE_STEP(c, h, w, t) DOT(c, w, t)
 #define NIBBLE_END(c, h)
-#define BYTE_STEP(c, w, x) DOT(c, w, x)
+#define BYTE_STEP(c, w, t) DOT(c, w, t)
 
 /* Pairs of f16 columns to f32 [2 * pairs][32]. */
 static void widen_f16(const uint8_t *w, int32_t pairs, float *out)
