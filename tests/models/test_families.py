@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from colibri.errors import ModelError
-from colibri.families import FAMILIES, by_name, detect
+from colibri.families import FAMILIES, detect
 from colibri.families.base import Family
+from colibri.families.glm_moe_dsa import GLM_MOE_DSA
 from colibri.families.values import ConfigReader, parse_json, parse_object
 from tests.models import files
 
@@ -67,8 +68,7 @@ def geometry(config: dict[str, Any]) -> Any:
 def test_a_family_is_found_by_model_type_or_architecture() -> None:
     assert detect({"model_type": "llama"}, "x").name == "llama"
     assert detect({"architectures": ["GlmMoeDsaForCausalLM"]}, "x").name == "glm_moe_dsa"
-    assert [by_name(family.name) for family in FAMILIES] == list(FAMILIES)
-    assert by_name("nothing") is None
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,7 @@ def test_glm_52_has_the_published_geometry() -> None:
 
 
 def test_glm_52_expects_the_published_tensors() -> None:
-    family = by_name("glm_moe_dsa")
-    assert family is not None
-    specs = list(family.tensors(geometry(GLM_52)))
+    specs = list(GLM_MOE_DSA.tensors(geometry(GLM_52)))
     shapes = {spec.name: (spec.rows, spec.cols) for spec in specs}
     assert len(shapes) == len(specs)
     per_layer = {layer: 0 for layer in range(79)}
@@ -114,11 +112,9 @@ def test_glm_52_expects_the_published_tensors() -> None:
 
 
 def test_the_default_model_id_is_the_familys_for_glm_52_only() -> None:
-    family = by_name("glm_moe_dsa")
-    assert family is not None
-    assert family.model_id(geometry(GLM_52), "glm52_i4") == "glm-5.2-colibri"
-    assert family.model_id(geometry(GLM_52), "GLM-5.3-int4") is None
-    assert family.model_id(geometry(files.GLM), "tiny") is None
+    assert GLM_MOE_DSA.model_id(geometry(GLM_52), "glm52_i4") == "glm-5.2-colibri"
+    assert GLM_MOE_DSA.model_id(geometry(GLM_52), "GLM-5.3-int4") is None
+    assert GLM_MOE_DSA.model_id(geometry(files.GLM), "tiny") is None
 
 
 @pytest.mark.parametrize(
@@ -140,13 +136,11 @@ def test_the_indexer_pattern_follows_list_then_pattern_then_frequency(
 
 
 def test_a_model_without_indexer_or_mtp_loses_exactly_those_tensors() -> None:
-    family = by_name("glm_moe_dsa")
-    assert family is not None
     g = geometry(files.GLM)
-    names = {spec.name for spec in family.tensors(g)}
-    dense = {spec.name for spec in family.tensors(family.without(g, "indexer"))}
+    names = {spec.name for spec in GLM_MOE_DSA.tensors(g)}
+    dense = {spec.name for spec in GLM_MOE_DSA.tensors(GLM_MOE_DSA.without(g, "indexer"))}
     assert names - dense and all(".indexer." in name for name in names - dense)
-    no_mtp = {spec.name for spec in family.tensors(family.without(g, "mtp"))}
+    no_mtp = {spec.name for spec in GLM_MOE_DSA.tensors(GLM_MOE_DSA.without(g, "mtp"))}
     assert names - no_mtp and all(name.startswith("model.layers.4.") for name in names - no_mtp)
 
 

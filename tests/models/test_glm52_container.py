@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from colibri.engine.table import Format
-from colibri.families import by_name
+from colibri.families.glm_moe_dsa import GLM_MOE_DSA
 from colibri.families.values import ConfigReader
 from colibri.models import formats
 from colibri.models.container import inspect_folder, open_folder
@@ -26,8 +26,7 @@ Entry = tuple[str, str, int, int]
 
 def entries() -> list[Entry]:
     """(name, dtype, elements, bytes) as the published container has them, file by file."""
-    family = by_name("glm_moe_dsa")
-    assert family is not None
+    family = GLM_MOE_DSA
     geometry = family.without(family.geometry(ConfigReader(GLM_52, "config.json")), "indexer")
     plain: list[Entry] = []
     coded: list[Entry] = []

@@ -18,12 +18,7 @@ from colibri.families.values import show
 
 FAMILIES: tuple[Family, ...] = (LLAMA, GLM_MOE_DSA)
 
-__all__ = ["FAMILIES", "Capabilities", "Family", "TensorSpec", "by_name", "detect"]
-
-
-def by_name(name: str) -> Family | None:
-    """The family of that name, or None."""
-    return next((family for family in FAMILIES if family.name == name), None)
+__all__ = ["FAMILIES", "Capabilities", "Family", "TensorSpec", "detect"]
 
 
 def detect(config: Mapping[str, Any], where: str) -> Family:

@@ -68,7 +68,6 @@ class Family:
     """
 
     name: str
-    engine_id: int
     model_types: frozenset[str]
     architectures: frozenset[str]
     capabilities: Capabilities

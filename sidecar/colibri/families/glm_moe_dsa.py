@@ -247,7 +247,6 @@ def _model_id(g: Geometry, folder: str) -> str | None:
 
 GLM_MOE_DSA = Family(
     name="glm_moe_dsa",
-    engine_id=EngineFamily.GLM_MOE_DSA,
     model_types=frozenset({"glm_moe_dsa"}),
     architectures=frozenset({"GlmMoeDsaForCausalLM"}),
     capabilities=Capabilities(reasoning=True, tool_dialect="glm47"),

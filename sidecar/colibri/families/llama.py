@@ -77,7 +77,6 @@ def _without(g: Geometry, part: str) -> Geometry:
 
 LLAMA = Family(
     name="llama",
-    engine_id=EngineFamily.LLAMA,
     model_types=frozenset({"llama"}),
     architectures=frozenset({"LlamaForCausalLM"}),
     capabilities=Capabilities(),

@@ -8,6 +8,7 @@ rule: pure functions over files; results are immutable.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,8 @@ from colibri.models.container import ModelFiles, open_folder, read_config, read_
 from colibri.text import tokenizer as tokenizers
 from colibri.text.template import ChatTemplate
 from colibri.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 TEMPLATE_FILE: Final = "chat_template.jinja"
 TOKENIZER_FILE: Final = "tokenizer.json"
@@ -79,8 +82,10 @@ class Model:
 
 
 def open_model(folder: Path) -> Model:
-    """Everything; ModelError names the file at fault."""
+    """Everything; ModelError names the file at fault. What is odd but usable is logged."""
     files = open_folder(folder)
+    for note in files.notes:
+        log.warning("%s: %s", folder.name, note)
     text = open_text(folder)
     geometry = msgspec.structs.replace(files.geometry, vocab_used=text.geometry.vocab_used)
     return Model(files, text, geometry)

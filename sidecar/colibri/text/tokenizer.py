@@ -143,10 +143,6 @@ class Tokenizer:
         token = self._ids_by_text.get(text)
         return token if token is not None else self._library.token_to_id(text)
 
-    def token_text(self, token: int) -> str:
-        """Text of a token as its vocabulary writes it, "" for an unknown id."""
-        return self._library.id_to_token(token) or "" if 0 <= token < self.vocab_size else ""
-
     def token_bytes(self, token: int, *, keep_special: bool = False) -> bytes:
         """Bytes that a token stands for; b"" for an unknown id and, unless kept, for control
         tokens.
