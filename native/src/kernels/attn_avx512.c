@@ -120,6 +120,7 @@ DEFINE_TILES(merge_tile, MERGE_ROW)
         const uint16_t *ar = a + (size_t)r * lda;                                                            \
         float *cr = c + (size_t)r * ldc;                                                                     \
         const float *kr = keep ? keep + r : NULL, *gr = gain ? gain + r : NULL;                              \
+        prefetch_lines(ahead, 24);                                                                           \
         switch (rows - r) {                                                                                  \
         case 1:                                                                                              \
             tile##_1(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
@@ -144,7 +145,7 @@ DEFINE_TILES(merge_tile, MERGE_ROW)
 #define DEFINE_RUN(name, tile)                                                                               \
     static void name(const uint16_t *a, size_t lda, int32_t rows, const uint32_t *b, size_t ldb, size_t step,\
                      int32_t vectors, int32_t pairs, float *c, size_t ldc, const float *keep,                \
-                     const float *gain)                                                                      \
+                     const float *gain, row_prefetch *ahead)                                                 \
     {                                                                                                        \
         if (vectors == 4) {                                                                                  \
             RUN_ROWS(tile, 4)                                                                                \
@@ -162,21 +163,22 @@ DEFINE_RUN(merge_product, merge_tile)
 
 /* A few rows wait for the keys to come from memory: then one group at a time, so that the keys are read
  * in the order they lie in, which is what the processor's own prefetch follows. */
-static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, int32_t groups, int32_t pairs, float *c)
+static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, int32_t groups, int32_t pairs, float *c,
+                        row_prefetch *ahead)
 {
     const int32_t at_once = rows <= 12 ? 1 : 4;
     const size_t step = (size_t)pairs * 16;
     for (int32_t g = 0; g < groups; g += at_once)
         store_product(a, (size_t)pairs * 2, rows, b + (size_t)g * step, 16, step,
-                      groups - g < at_once ? groups - g : at_once, pairs, c + 16 * g, CLB_SPAN, NULL, NULL);
+                      groups - g < at_once ? groups - g : at_once, pairs, c + 16 * g, CLB_SPAN, NULL, NULL, ahead);
 }
 
 static void attn_values(const attn_elem *p, int32_t rows, const uint32_t *v, int32_t width, int32_t pairs, float *out,
-                        const float *keep, const float *gain)
+                        const float *keep, const float *gain, row_prefetch *ahead)
 {
     for (int32_t i = 0; i < width; i += 64)
         merge_product(p, CLB_SPAN, rows, v + i, (size_t)width, 16, width - i < 64 ? (width - i) / 16 : 4, pairs,
-                      out + i, (size_t)width, keep, gain);
+                      out + i, (size_t)width, keep, gain, ahead);
 }
 
 /* ---- softmax ------------------------------------------------------------------------------------- */

@@ -136,25 +136,25 @@ void CLB_ATTN(softmax_finish)(const clb_softmax *softmax, float *out, int32_t n,
 /* Rows of a tile against one span. visible[r] = keys row r sees, 1..128, ascending over rows; the
  * keys after a row's last do not reach its result. k: [group][pairs][16][2]; v: [64][v_width][2] with
  * v_width a multiple of 16. out rows are `width` <= v_width floats apart; if they differ, `product` is
- * room for rows * v_width floats. */
+ * room for rows * v_width floats. `ahead`: what the next span will read, or NULL. */
 static void attend_span(tile_area *area, const attn_elem *q, int32_t pairs, int32_t rows, const int32_t *visible,
                         const uint32_t *k, const uint32_t *v, int32_t v_width, float scale, clb_softmax *state,
-                        float *out, int32_t width, float *product)
+                        float *out, int32_t width, float *product, row_prefetch *ahead)
 {
     int32_t groups = (visible[rows - 1] + LANES - 1) / LANES;
-    attn_scores(q, rows, k, groups, pairs, area->scores[0]);
+    attn_scores(q, rows, k, groups, pairs, area->scores[0], ahead);
     attn_softmax(area->scores, rows, visible, scale * LOG2E, area->probs, area->part_max, area->part_sum);
     merge_states(state, area->part_max, area->part_sum, rows, area->keep, area->gain);
     int32_t used = (visible[rows - 1] + 1) / 2;
     if (width == v_width) {
-        attn_values(area->probs[0], rows, v, v_width, used, out, area->keep, area->gain);
+        attn_values(area->probs[0], rows, v, v_width, used, out, area->keep, area->gain, ahead);
         return;
     }
     static const float none[HEAD_ROWS] = {0};
     float one[HEAD_ROWS];
     for (int32_t r = 0; r < HEAD_ROWS; r++)
         one[r] = 1.0f;
-    attn_values(area->probs[0], rows, v, v_width, used, product, none, one);
+    attn_values(area->probs[0], rows, v, v_width, used, product, none, one, ahead);
     for (int32_t r = 0; r < rows; r++)
         merge_row(out + (size_t)r * (size_t)width, product + (size_t)r * (size_t)v_width, area->keep[r], area->gain[r],
                   width);
@@ -208,7 +208,7 @@ void CLB_ATTN(gqa_attend)(const clb_gqa_args *args, int32_t t0, int32_t t1, int3
             const uint8_t *v = k + CLB_SPAN * dim * 2;
             attend_span(area, q + (size_t)skip * dim, args->dim / 2, rows - skip, visible + skip,
                         (const uint32_t *)(const void *)k, (const uint32_t *)(const void *)v, args->dim, args->scale,
-                        softmax + row0 + skip, out + (size_t)(row0 + skip) * dim, args->dim, NULL);
+                        softmax + row0 + skip, out + (size_t)(row0 + skip) * dim, args->dim, NULL, NULL);
         }
     }
 }
@@ -273,11 +273,24 @@ int64_t CLB_ATTN(mla_scratch)(int32_t n_heads, int32_t rank, int32_t rope)
     return (int64_t)(c.used + ALIGN);
 }
 
+/* Row pointers of span `span` of the selection; returns how many. */
+static int32_t gather(const clb_mla_args *args, int32_t span, const uint32_t **rows)
+{
+    size_t width = (size_t)(args->rank + args->rope);
+    int32_t first = span * CLB_SPAN;
+    int32_t n = args->n_selected - first < CLB_SPAN ? args->n_selected - first : CLB_SPAN;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t p = args->selected ? args->selected[first + i] : first + i;
+        rows[i] = (const uint32_t *)(const void *)(args->blocks[p / CLB_SPAN] + (size_t)(p % CLB_SPAN) * width);
+    }
+    return n > 0 ? n : 0;
+}
+
 void CLB_ATTN(mla_attend)(const clb_mla_args *args, int32_t h0, int32_t h1, int32_t span0, int32_t span1,
                           clb_softmax *softmax, float *out, void *scratch)
 {
     int32_t width = args->rank + args->rope, v_width = (int32_t)round_up((size_t)args->rank, LANES);
-    const uint32_t *rows[CLB_SPAN];
+    const uint32_t *rows[2][CLB_SPAN];
     int32_t visible[HEAD_ROWS];
     cutter c = cut_scratch(scratch);
     mla_areas a = mla_layout(&c, args->n_heads, args->rank, args->rope);
@@ -286,24 +299,19 @@ void CLB_ATTN(mla_attend)(const clb_mla_args *args, int32_t h0, int32_t h1, int3
     if (h0 >= h1)
         return;
     attn_pack(a.q, args->q + (size_t)h0 * (size_t)width, (h1 - h0) * width);
-    for (int32_t span = span0; span < span1; span++) {
-        int32_t first = span * CLB_SPAN;
-        int32_t n = args->n_selected - first < CLB_SPAN ? args->n_selected - first : CLB_SPAN;
-        if (n <= 0)
-            break;
-        for (int32_t i = 0; i < n; i++) {
-            int32_t p = args->selected ? args->selected[first + i] : first + i;
-            const uint16_t *row = args->blocks[p / CLB_SPAN] + (size_t)(p % CLB_SPAN) * (size_t)width;
-            rows[i] = (const uint32_t *)(const void *)row;
-        }
-        pack_keys(a.keys, rows, n, width / 2);
-        pack_values(a.values, rows, n, args->rank, v_width);
+    int32_t n = span0 < span1 ? gather(args, span0, rows[span0 & 1]) : 0;
+    for (int32_t span = span0; span < span1 && n > 0; span++) {
+        int32_t n_next = span + 1 < span1 ? gather(args, span + 1, rows[~span & 1]) : 0;
+        row_prefetch ahead = {rows[~span & 1], n_next, 0, width * 2, 0};
+        pack_keys(a.keys, rows[span & 1], n, width / 2);
+        pack_values(a.values, rows[span & 1], n, args->rank, v_width);
         for (int32_t r = 0; r < HEAD_ROWS; r++)
             visible[r] = n;
         for (int32_t h = h0; h < h1; h += HEAD_ROWS)
             attend_span(a.area, a.q + (size_t)(h - h0) * (size_t)width, width / 2,
                         h1 - h < HEAD_ROWS ? h1 - h : HEAD_ROWS, visible, a.keys, a.values, v_width, args->scale,
-                        softmax + h, out + (size_t)h * (size_t)args->rank, args->rank, a.product);
+                        softmax + h, out + (size_t)h * (size_t)args->rank, args->rank, a.product, &ahead);
+        n = n_next;
     }
 }
 
@@ -337,7 +345,7 @@ int64_t CLB_ATTN(index_scratch)(int32_t heads, int32_t dim)
 void CLB_ATTN(index_scores)(const uint16_t *const *blocks, const float *iq, const float *w, int32_t heads,
                             int32_t dim, float scale, int32_t s0, int32_t s1, float *scores, void *scratch)
 {
-    const uint32_t *rows[CLB_SPAN];
+    const uint32_t *rows[CLB_SPAN], *next[CLB_SPAN];
     cutter c = cut_scratch(scratch);
     index_areas a = index_layout(&c, heads, dim);
     size_t width = (size_t)dim;
@@ -351,13 +359,18 @@ void CLB_ATTN(index_scores)(const uint16_t *const *blocks, const float *iq, cons
         float sum[CLB_SPAN] = {0};
         for (int32_t i = 0; i < n; i++)
             rows[i] = (const uint32_t *)(const void *)(blocks[s / CLB_SPAN] + (size_t)i * width);
+        int32_t n_next = s1 - s - CLB_SPAN < CLB_SPAN ? s1 - s - CLB_SPAN : CLB_SPAN;
+        for (int32_t i = 0; i < n_next; i++)
+            next[i] = (const uint32_t *)(const void *)(blocks[s / CLB_SPAN + 1] + (size_t)i * width);
+        row_prefetch ahead = {next, n_next, 0, dim * 2, 0};
         pack_keys(a.keys, rows, n, dim / 2);
         int32_t groups = (n + LANES - 1) / LANES;
         for (int32_t h = 0; h < heads; h += HEAD_ROWS) {
             int32_t count = heads - h < HEAD_ROWS ? heads - h : HEAD_ROWS;
-            attn_scores(a.q + (size_t)h * width, count, a.keys, groups, dim / 2, a.scores[0]);
+            attn_scores(a.q + (size_t)h * width, count, a.keys, groups, dim / 2, a.scores[0], &ahead);
             for (int32_t j = 0; j < count; j++) {
                 vf weight = v_set1(w[h + j]);
+                prefetch_lines(&ahead, 8);
                 for (int32_t i = 0; i < groups * LANES; i += VW) {
                     vf positive = v_max((vf){0}, v_load(&a.scores[j][i]) * scale);
                     v_store(sum + i, v_fma(weight, positive, v_load(sum + i)));

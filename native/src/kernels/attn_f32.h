@@ -51,13 +51,15 @@ CLB_INLINE void scores_rows(const float *a, const uint32_t *b, int32_t pairs, fl
             v_store(c + r * CLB_SPAN + v * VW, acc[r][v]);
 }
 
-static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, int32_t groups, int32_t pairs, float *c)
+static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, int32_t groups, int32_t pairs, float *c,
+                        row_prefetch *ahead)
 {
     size_t lda = (size_t)pairs * 2;
     for (int32_t g = 0; g < groups; g++, b += (size_t)pairs * 16, c += 16)
         for (int32_t r = 0; r < rows; r += 4) {
             const float *ar = a + (size_t)r * lda;
             float *cr = c + (size_t)r * CLB_SPAN;
+            prefetch_lines(ahead, 12);
             switch (rows - r) {
             case 1:
                 scores_rows(ar, b, pairs, cr, 1);
@@ -92,13 +94,14 @@ CLB_INLINE void values_rows(const float *a, const uint32_t *b, size_t ldb, int32
 }
 
 static void attn_values(const attn_elem *p, int32_t rows, const uint32_t *v, int32_t width, int32_t pairs, float *out,
-                        const float *keep, const float *gain)
+                        const float *keep, const float *gain, row_prefetch *ahead)
 {
     size_t ld = (size_t)width;
     for (size_t i = 0; i < ld; i += 16)
         for (int32_t r = 0; r < rows; r += 4) {
             const float *pr = p + (size_t)r * CLB_SPAN;
             float *o = out + (size_t)r * ld + i;
+            prefetch_lines(ahead, 12);
             switch (rows - r) {
             case 1:
                 values_rows(pr, v + i, ld, pairs, o, ld, keep + r, gain + r, 1);

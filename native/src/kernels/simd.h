@@ -169,4 +169,24 @@ CLB_INLINE uint16_t s_bf16(float x) /* round to nearest even, NaN kept quiet */
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
+/* Rows wanted soon, fetched into the second-level cache a few lines at a time between pieces of other
+ * work: more at once would be dropped by the processor. */
+typedef struct {
+    const uint32_t *const *rows;
+    int32_t n, row;
+    int32_t bytes, offset; /* of a row */
+} row_prefetch;
+
+CLB_INLINE void prefetch_lines(row_prefetch *p, int lines)
+{
+    for (; p && lines > 0 && p->row < p->n; lines--) {
+        __builtin_prefetch((const char *)p->rows[p->row] + p->offset, 0, 2);
+        p->offset += 64;
+        if (p->offset >= p->bytes) {
+            p->offset = 0;
+            p->row++;
+        }
+    }
+}
+
 #endif
