@@ -318,3 +318,19 @@ def test_health_tells_how_far_a_running_request_is(start: Start) -> None:
         assert request["phase"] in ("waiting", "prefill")
         assert request["prompt_tokens"] == len("user: a longer prompt\nassistant: ")
     server.wait_for(active=0, cancelled=1)
+
+
+def test_prompts_and_answers_are_never_logged(
+    server: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    server.backend.enqueue(Script(pieces=("private answer",)), Script(fail_at=0))
+    server.chat("private question")
+    server.chat("private question")
+    server.chat("private question", n=2)
+    server.post("/v1/chat/completions", {"messages": [{"role": "private role", "content": "x"}]})
+    server.get("/v1/models?private=query")
+    assert "POST /v1/chat/completions 200" in caplog.text
+    assert "private" not in "".join(
+        record.getMessage() for record in caplog.records if record.name.startswith("colibri")
+    )

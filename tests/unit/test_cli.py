@@ -18,6 +18,7 @@ from colibri import cli
 from colibri.cli import serve
 from colibri.errors import UsageError
 from colibri.settings import Settings
+from colibri_app import entry
 
 TIMEOUT = 60
 
@@ -186,3 +187,31 @@ def test_the_engine_child_flag_of_the_frozen_program_starts_no_server() -> None:
     result = run(code=code)
     assert result.returncode == 0
     assert result.stdout == ""
+
+
+def test_without_no_window_the_entry_says_that_there_is_no_window_yet() -> None:
+    code = (
+        "import sys; sys.argv = ['sidecar', '--port', '0', '--no-browser']\n"
+        "from colibri_app.entry import main; main()"
+    )
+    result = run(code=code)
+    assert result.returncode == 3  # no model is installed here
+    assert "no window of its own" in result.stderr
+    code = code.replace("'--no-browser'", "'--no-window'")
+    assert "no window of its own" not in run(code=code).stderr
+
+
+def test_without_a_display_no_browser_takes_over_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setattr(entry.sys, "platform", "linux")
+    monkeypatch.setattr(entry.webbrowser, "open", lambda _: pytest.fail("a browser was opened"))
+    entry._open_browser("http://127.0.0.1:1")
+    assert "http://127.0.0.1:1" in capsys.readouterr().err
+    monkeypatch.setenv("DISPLAY", ":0")
+    opened: list[str] = []
+    monkeypatch.setattr(entry.webbrowser, "open", lambda url: opened.append(url) or True)
+    entry._open_browser("http://127.0.0.1:1")
+    assert opened == ["http://127.0.0.1:1"]
