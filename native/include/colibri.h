@@ -156,6 +156,13 @@ typedef enum {
     COLIBRI_ISA_NEON = 4      /* AArch64 Advanced SIMD + dot product */
 } colibri_isa;
 
+typedef enum {
+    COLIBRI_IO_AUTO = 0,
+    COLIBRI_IO_URING = 1,
+    COLIBRI_IO_THREADS = 2,
+    COLIBRI_IO_BUFFERED = 3
+} colibri_io_mode;
+
 typedef struct {
     uint32_t struct_size;
     int32_t precision;     /* colibri_precision */
@@ -167,7 +174,13 @@ typedef struct {
     int32_t prefill_chunk; /* tokens computed together in prefill; 0 = engine's choice */
     int64_t memory_budget; /* most bytes the engine may hold (weights, KV, scratch); 0 = no limit */
     int32_t fault;         /* tests only: plants a numbered fault, see src/fault.h; 0 = none */
-    int32_t reserved;
+    int32_t sessions;      /* sessions whose full context the budget must hold; 0 = 1 */
+    /* Where routed experts live. With everything inside the budget they are all resident; else they
+     * stream from disk through a cache that takes what the budget leaves. */
+    int32_t expert_slots;  /* >0 = stream with exactly this many cached experts of each size */
+    int32_t io_mode;       /* colibri_io_mode */
+    int32_t io_buffered;   /* 1 = through the page cache instead of direct I/O */
+    int32_t no_prefetch;   /* 1 = no reads on a guess */
 } colibri_engine_options;
 
 typedef struct colibri_engine colibri_engine;
@@ -196,6 +209,12 @@ typedef struct {
     int64_t expert_lookups;
     int64_t expert_misses;
     int64_t expert_bytes_read;
+    int32_t streaming;        /* 1 = experts come from disk through a cache */
+    int32_t expert_slots;     /* experts that fit in memory together */
+    int64_t guessed_bytes;    /* read on a guess of the next layer's router */
+    int64_t useful_bytes;     /* of those, asked for in time */
+    int64_t wasted_bytes;     /* of those, given up unused */
+    int64_t disk_wait_ns;     /* time spent waiting for the disk */
 } colibri_engine_snapshot_t;
 
 /* Sampling parameters of one call. The random draw depends only on (seed, position of the new

@@ -14,7 +14,6 @@
 
 #include "engine.h"
 #include "mla.h"
-#include "moe.h"
 #include "route.h"
 
 /* LayerNorm of the indexer keys; the models' own code has it as a constant. */
@@ -176,8 +175,11 @@ static int32_t bind_mlp(colibri_engine *engine, clb_loader *loader, glm_layer *l
     for (int32_t e = 0; e < g->n_experts && loader->status == COLIBRI_OK; e++) {
         clb_expert *expert = clb_store_slot(&engine->store, layer->sparse_layer, e);
         clb_load_matrix(loader, &expert->gate, CLB_AS_STORED, g->expert_ffn, g->hidden, "model.layers.%d.mlp.experts.%d.gate_proj.weight", l, e);
+        const clb_entry *gate = clb_load_last(loader);
         clb_load_matrix(loader, &expert->up, CLB_AS_STORED, g->expert_ffn, g->hidden, "model.layers.%d.mlp.experts.%d.up_proj.weight", l, e);
+        const clb_entry *up = clb_load_last(loader);
         clb_load_matrix(loader, &expert->down, CLB_AS_STORED, g->hidden, g->expert_ffn, "model.layers.%d.mlp.experts.%d.down_proj.weight", l, e);
+        clb_store_bind(&engine->store, layer->sparse_layer, e, gate, up, clb_load_last(loader));
     }
     loader->region = 0;
     return loader->status;
@@ -270,15 +272,16 @@ static void rope_queries(void *context, int32_t begin, int32_t end, int worker)
     }
 }
 
-static int32_t run_attention(colibri_engine *engine, const clb_batch *batch, const glm_layer *layer, float *h,
-                             const clb_error *error)
+static int32_t attention(colibri_engine *engine, const clb_batch *batch, int32_t l, const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
+    const glm_layer *layer = &((glm_model *)engine->model)->layers[l];
     clb_scratch *scratch = &engine->scratch;
     int32_t n = batch->n, heads = g->n_heads, hidden = g->hidden, per_head = g->qk_nope + g->qk_rope, width = g->kv_lora + g->qk_rope;
     int has_index = layer->index_part >= 0;
     size_t rows = (size_t)n, index_q = has_index ? (size_t)(g->index_heads * g->index_dim) : 0;
     glm_work work = {.engine = engine, .batch = batch, .layer = layer};
+    float *h = clb_scratch_get(scratch, rows * (size_t)hidden * sizeof *h);
     work.qa = clb_scratch_get(scratch, rows * (size_t)g->q_lora * sizeof(float));
     work.latent = clb_scratch_get(scratch, rows * (size_t)width * sizeof(float));
     work.q = clb_scratch_get(scratch, rows * (size_t)heads * (size_t)per_head * sizeof(float));
@@ -289,10 +292,11 @@ static int32_t run_attention(colibri_engine *engine, const clb_batch *batch, con
     float *context = clb_scratch_get(scratch, rows * (size_t)heads * (size_t)g->kv_lora * sizeof(float));
     float *value = clb_scratch_get(scratch, rows * (size_t)heads * (size_t)g->v_head * sizeof(float));
     clb_job *jobs = clb_scratch_get(scratch, (size_t)(heads + 4) * sizeof *jobs);
-    if (!work.qa || !work.latent || !work.q || !work.q_full || !work.index_q || !work.index_k || !work.index_w || !context ||
+    if (!h || !work.qa || !work.latent || !work.q || !work.q_full || !work.index_q || !work.index_k || !work.index_w || !context ||
         !value || !jobs)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for attention over %" PRId32 " tokens; use a smaller prefill chunk", n);
 
+    clb_norm_rows(engine, h, batch->x, layer->attention_norm, n, hidden, g->norm_eps, l);
     int32_t n_jobs = 0;
     jobs[n_jobs++] = (clb_job){&layer->q_a, h, hidden, NULL, n, work.qa, g->q_lora, 0};
     jobs[n_jobs++] = (clb_job){&layer->kv_a, h, hidden, NULL, n, work.latent, width, 0};
@@ -347,65 +351,72 @@ static void route_rows(void *context, int32_t begin, int32_t end, int worker)
                           work->ids + (int64_t)row * g->experts_per_token, work->weights + (int64_t)row * g->experts_per_token, scratch);
 }
 
-static int32_t run_experts(colibri_engine *engine, const clb_batch *batch, const glm_layer *layer, const float *h,
-                           const clb_error *error)
+static int32_t route(colibri_engine *engine, const clb_batch *batch, int32_t l, float *h, int32_t *ids, float *weights,
+                     const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
-    size_t rows = (size_t)batch->n, k = (size_t)g->experts_per_token;
-    glm_work work = {.engine = engine, .batch = batch, .layer = layer};
-    work.router = clb_scratch_get(&engine->scratch, rows * (size_t)g->n_experts * sizeof(float));
-    work.ids = clb_scratch_get(&engine->scratch, rows * k * sizeof(int32_t));
-    work.weights = clb_scratch_get(&engine->scratch, rows * k * sizeof(float));
-    if (!work.router || !work.ids || !work.weights)
+    const glm_layer *layer = &((glm_model *)engine->model)->layers[l];
+    glm_work work = {.engine = engine, .batch = batch, .layer = layer, .ids = ids, .weights = weights};
+    work.router = clb_scratch_get(&engine->scratch, (size_t)batch->n * (size_t)g->n_experts * sizeof(float));
+    if (work.router == NULL)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for routing %" PRId32 " tokens", batch->n);
+    clb_norm_rows(engine, h, batch->x, layer->ffn_norm, batch->n, g->hidden, g->norm_eps, l);
     const clb_job job = {&layer->router, h, g->hidden, NULL, batch->n, work.router, g->n_experts, 0};
     int32_t status = clb_run_jobs(engine, &job, 1, error);
     if (status != COLIBRI_OK)
         return status;
     clb_for_range(engine, batch->n, 16, route_rows, &work);
-    int has_shared = g->n_shared_experts > 0;
-    const clb_moe_layer moe = {layer->sparse_layer,
-                               g->hidden,
-                               g->expert_ffn,
-                               g->experts_per_token,
-                               has_shared ? &layer->gate : NULL,
-                               has_shared ? &layer->up : NULL,
-                               has_shared ? &layer->down : NULL,
-                               g->expert_ffn * g->n_shared_experts};
-    return clb_moe_run(engine, &moe, h, work.ids, work.weights, batch->n, batch->x, error);
+    return COLIBRI_OK;
 }
 
-static int32_t run_dense(colibri_engine *engine, const clb_batch *batch, const glm_layer *layer, const float *h,
-                         const clb_error *error)
+static int moe(const colibri_engine *engine, int32_t l, clb_moe_layer *out)
 {
     const colibri_geometry *g = &engine->geometry;
-    int32_t n = batch->n;
-    float *gate = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)g->ffn * sizeof *gate);
-    float *up = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)g->ffn * sizeof *up);
-    if (!gate || !up)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the MLP of %" PRId32 " tokens; use a smaller prefill chunk", n);
-    const clb_job jobs[] = {{&layer->gate, h, g->hidden, NULL, n, gate, g->ffn, 0}, {&layer->up, h, g->hidden, NULL, n, up, g->ffn, 0}};
-    int32_t status = clb_run_jobs(engine, jobs, 2, error);
-    if (status != COLIBRI_OK)
-        return status;
-    clb_swiglu_rows(engine, gate, gate, up, n, g->ffn);
-    const clb_job down = {&layer->down, gate, g->ffn, NULL, n, batch->x, g->hidden, CLB_LINEAR_ADD};
-    return clb_run_jobs(engine, &down, 1, error);
+    const glm_layer *layer = &((glm_model *)engine->model)->layers[l];
+    int shared = g->n_shared_experts > 0;
+    *out = (clb_moe_layer){layer->sparse_layer,
+                           g->hidden,
+                           g->expert_ffn,
+                           g->experts_per_token,
+                           shared ? &layer->gate : NULL,
+                           shared ? &layer->up : NULL,
+                           shared ? &layer->down : NULL,
+                           g->expert_ffn * g->n_shared_experts};
+    return layer->sparse_layer >= 0;
 }
 
-static int32_t run_layer(colibri_engine *engine, const clb_batch *batch, int32_t l, const clb_error *error)
+static int32_t mlp(colibri_engine *engine, const clb_batch *batch, int32_t l, const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
     const glm_layer *layer = &((glm_model *)engine->model)->layers[l];
     float *h = clb_scratch_get(&engine->scratch, (size_t)batch->n * (size_t)g->hidden * sizeof *h);
     if (h == NULL)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the temporaries of layer %" PRId32, l);
-    clb_norm_rows(engine, h, batch->x, layer->attention_norm, batch->n, g->hidden, g->norm_eps, l);
-    int32_t status = run_attention(engine, batch, layer, h, error);
-    if (status != COLIBRI_OK)
-        return status;
     clb_norm_rows(engine, h, batch->x, layer->ffn_norm, batch->n, g->hidden, g->norm_eps, l);
-    return layer->sparse_layer >= 0 ? run_experts(engine, batch, layer, h, error) : run_dense(engine, batch, layer, h, error);
+    return clb_dense_mlp(engine, &layer->gate, &layer->up, &layer->down, h, batch->n, batch->x, error);
+}
+
+/* The next layer's router on this layer's input: its norm sees x before this layer's experts are added. */
+static int32_t guess(colibri_engine *engine, const clb_batch *batch, int32_t l, int32_t *ids, const clb_error *error)
+{
+    const colibri_geometry *g = &engine->geometry;
+    size_t rows = (size_t)batch->n;
+    float *h = clb_scratch_get(&engine->scratch, rows * (size_t)g->hidden * sizeof *h);
+    float *weights = clb_scratch_get(&engine->scratch, rows * (size_t)g->experts_per_token * sizeof *weights);
+    if (!h || !weights)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for routing %" PRId32 " tokens", batch->n);
+    return route(engine, batch, l, h, ids, weights, error);
+}
+
+static int64_t row_floats(const colibri_geometry *g)
+{
+    int64_t heads = g->n_heads, width = g->kv_lora + g->qk_rope;
+    int64_t attend = g->hidden + g->q_lora + width + heads * (g->qk_nope + g->qk_rope + width + g->kv_lora + g->v_head + 2);
+    if (g->index_topk > 0)
+        attend += (int64_t)g->index_heads * (g->index_dim + 1) + g->index_dim;
+    int64_t shared = (int64_t)g->expert_ffn * g->n_shared_experts, wide = g->ffn > shared ? g->ffn : shared;
+    int64_t mlp_floats = 2 * (int64_t)g->hidden + 2 * wide + g->n_experts;
+    return attend > mlp_floats ? attend : mlp_floats;
 }
 
 static void release(colibri_engine *engine)
@@ -419,4 +430,4 @@ static void release(colibri_engine *engine)
     free(model);
 }
 
-const clb_family clb_family_glm_moe_dsa = {COLIBRI_FAMILY_GLM_MOE_DSA, "glm_moe_dsa", check, rope_dim, bind, run_layer, release};
+const clb_family clb_family_glm_moe_dsa = {COLIBRI_FAMILY_GLM_MOE_DSA, "glm_moe_dsa", check, rope_dim, bind, attention, mlp, moe, route, guess, row_floats, release};
