@@ -65,9 +65,14 @@ run: model ## Start the server with the starter model (ARGS="..." passes options
 test: setup model native-test ## Run what everyone runs before a change lands (under 15 minutes)
 	@$(PY) -m pytest
 
+# The oracle's fixtures as flat files, so that the C test needs no Python.
+build/oracle/.done: $(VENV)/.package $(wildcard tests/oracle/*.py tests/oracle/data/* tests/oracle/fixtures/*)
+	@mkdir -p build/oracle
+	@$(PY) -m tests.oracle.flatdump build/oracle
+	@touch $@
+
 .PHONY: native-build
-native-build: setup
-	@mkdir -p build
+native-build: setup build/oracle/.done
 	@$(CMAKE_NATIVE) -B build/native '-DCOLIBRI_EMULATE=Nehalem;Haswell' > build/native.log
 	@$(CMAKE) --build build/native -j $(JOBS)
 
@@ -138,8 +143,15 @@ fuzz-python: setup
 	    -artifact_prefix=build/ build/corpus/$$(basename $$target .py) 2>&1 | tail -n 6; done
 
 .PHONY: bench
-bench: model ## Measure against the machine's limits and the peer; writes build/bench.json
+bench: model bench-native ## Measure against the machine's limits and the peer; writes build/bench.json
 	@$(PY) -m tests.perf.run $(ARGS)
+
+.PHONY: bench-native
+bench-native: setup
+	@mkdir -p build
+	@$(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -B build/bench-native -DCOLIBRI_BENCH=ON \
+	  > build/bench-native.log
+	@$(CMAKE) --build build/bench-native -j $(JOBS) >> build/bench-native.log
 
 ##@ Maintain
 

@@ -1,6 +1,6 @@
 """Writes the lock files: exact versions and hashes of everything that pyproject.toml asks for.
 
-Run by `make lock`, inside the project's environment. `runtime.lock` is what a user needs, `dev.lock`
+Run by `make lock` in the project environment. `runtime.lock` is what a user needs, `dev.lock`
 what building, testing and linting need on top. Only names, versions and hashes are written, so a
 lock says nothing about where the packages come from. Pass `--upgrade` to move to newer versions.
 """

@@ -235,6 +235,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     colibri_engine_options options = {
         .struct_size = sizeof options, .threads = 1, .context = 256, .memory_budget = BUDGET};
     options.precision = (int32_t)(take(&in, 1) % 2);
+    options.isa = take(&in, 1) % 4 ? COLIBRI_ISA_AUTO : COLIBRI_ISA_BASELINE;
     for (uint32_t edits = take(&in, 1) % 16; edits > 0; edits--) {
         uint32_t kind = take(&in, 1) % 16;
         if (kind < 10) {

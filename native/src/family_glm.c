@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "engine.h"
+#include "fault.h"
 #include "mla.h"
 #include "route.h"
 
@@ -227,7 +228,11 @@ static void store_latents(void *context, int32_t begin, int32_t end, int worker)
     for (int32_t row = begin; row < end; row++) {
         while (row >= batch->runs[run].row0 + batch->runs[run].n)
             run++;
-        int32_t position = batch->runs[run].first + row - batch->runs[run].row0, at = position % CLB_SPAN;
+        int32_t position = batch->runs[run].first + row - batch->runs[run].row0;
+        if (work->engine->options.fault == CLB_FAULT_KV_POSITION && work->layer->latent_part == 0 &&
+            row == batch->runs[run].row0 + 1 && position % CLB_SPAN < CLB_SPAN - 1)
+            position++;
+        int32_t at = position % CLB_SPAN;
         const float *rope = batch->rope + (int64_t)row * g->qk_rope;
         float *qa = work->qa + (int64_t)row * g->q_lora, *latent = work->latent + (int64_t)row * width;
         k->rms_norm(qa, qa, work->layer->q_norm, g->q_lora, g->latent_eps);

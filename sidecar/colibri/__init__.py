@@ -1,4 +1,4 @@
-"""Colibri's sidecar: command line, HTTP server, scheduler, text and model handling over the C engine.
+"""The sidecar: command line, HTTP server, scheduler, text and models over the C engine.
 
 Importing this package is cheap: nothing here may import a dependency.
 """

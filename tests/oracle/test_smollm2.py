@@ -1,9 +1,9 @@
 """SmolLM2-135M-Instruct, converted from its published file: the real model gives the real answers.
 
-`data/smollm2_reference.json` holds what transformers computes in f32 from the dequantized weights of
-that file: prompt ids (chat template applied), greedy tokens, the first step's best logits. The f32 path
-must give exactly these tokens. The fast path rounds activations, so a step is compared only where the
-two best logits lie further apart than rounding can bring them.
+`data/smollm2_reference.json` holds what transformers computes in f32 from the dequantized weights
+of that file: prompt ids (chat template applied), greedy tokens, the first step's best logits. The
+f32 path must give exactly these tokens. The fast path rounds activations: a step is compared only
+where the two best logits lie further apart than rounding can bring them.
 """
 
 from __future__ import annotations

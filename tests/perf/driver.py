@@ -8,6 +8,7 @@ Threads: one caller at a time.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 class Driver:
     """A child process that computes on command."""
 
-    def __init__(self, name: str, command: list[str], log: Path) -> None:
+    def __init__(
+        self, name: str, command: list[str], log: Path, environment: dict[str, str] | None = None
+    ) -> None:
         self.name = name
         self._log_path = log
         with log.open("ab") as stderr:
@@ -31,6 +34,7 @@ class Driver:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 cwd=ROOT,
+                env={**os.environ, **(environment or {})},
                 text=True,
             )
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from tests.perf.driver import ROOT, Driver
 
 Logits = npt.NDArray[np.float32]

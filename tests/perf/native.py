@@ -24,12 +24,12 @@ class Native:
     def probe(self, threads: int) -> dict[str, float]:
         """Bytes/s read in 2 MB pages, int8 operations/s and bf16 flop/s of `threads` together."""
         rates = {
-            str(line["probe"]): float(line["rate"]) * GIGA
+            str(line["name"]): float(line["value"]) * GIGA
             for line in self._lines("bench_probes", "--threads", str(threads))
         }
-        missing = {"read", "vnni", "bf16"} - rates.keys()
+        missing = [name for name in ("read", "vnni", "bf16") if not rates.get(name)]
         if missing:
-            raise RuntimeError(f"bench_probes did not report {', '.join(sorted(missing))}")
+            raise RuntimeError(f"bench_probes has no figure for {', '.join(missing)}")
         return rates
 
     def kernels(self, quick: bool) -> list[dict[str, Any]]:

@@ -12,24 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.perf.driver_loop import fixed_ids, serve, timed
 
 from colibri.engine.ffi import Engine
 from colibri.engine.table import EngineOptions, Precision, Sampling
-from colibri.models import load_model
+from colibri.models.model import open_model
+from tests.perf.driver_loop import fixed_ids, serve, timed
 
 
 class Ours:
     """One engine and one session, emptied before every run."""
 
     def __init__(self, path: str, threads: int, context: int, precision: str) -> None:
-        self.model = load_model(Path(path))
+        self.model = open_model(Path(path))
         options = EngineOptions(
             precision=Precision.F32 if precision == "f32" else Precision.FAST,
             threads=threads,
             context=context,
         )
-        self.engine = Engine(self.model.paths, self.model.geometry, self.model.tensors, options)
+        files = self.model.files
+        self.engine = Engine(files.paths, self.model.geometry, files.tensors, options)
         self.session = self.engine.session()
         self.vocab = self.engine.vocab
 
@@ -60,12 +61,12 @@ class Ours:
         return {}
 
     def tokenize(self, command: dict[str, Any]) -> dict[str, Any]:
-        return {"ids": self.model.tokenizer.encode(command["text"])}
+        return {"ids": self.model.text.tokenizer.encode(command["text"])}
 
     def sample(self, command: dict[str, Any]) -> dict[str, Any]:
-        """`tokens` ids that the model writes at temperature 1 from its own first token on."""
+        """`tokens` ids: one word, and what the model writes after it at temperature 1."""
         sampling = Sampling(temperature=1.0, top_p=1.0, seed=command["seed"])
-        ids = [self.model.text.bos_id]
+        ids = self.model.text.tokenizer.encode("The")
         self.session.truncate(0)
         self.session.prefill(ids)
         while len(ids) < command["tokens"]:

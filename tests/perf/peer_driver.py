@@ -15,14 +15,17 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
+
 from tests.perf.driver_loop import fixed_ids, serve, timed
 
 FLASH_ATTENTION_ON = 1
+DEBUG = 1  # its log level; thousands of lines
 
 
-@llama_cpp.llama_log_callback
-def _to_stderr(_level: int, text: bytes, _user: ctypes.c_void_p) -> None:
-    sys.stderr.write(text.decode("utf-8", "replace"))
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+def _to_stderr(level: int, text: bytes, _user: ctypes.c_void_p) -> None:
+    if level != DEBUG:
+        sys.stderr.write(text.decode("utf-8", "replace"))
 
 
 class Peer:

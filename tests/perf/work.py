@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gguf import GGUFReader
+
 from tests.perf.rows import Work
 
 EMBEDDING = "token_embd.weight"

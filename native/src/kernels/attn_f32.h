@@ -53,9 +53,9 @@ CLB_INLINE void scores_rows(const float *a, const uint32_t *b, int32_t pairs, fl
 }
 
 static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, size_t step, int32_t columns,
-                        int32_t pairs, float *c)
+                        int32_t pairs, float *c, ptrdiff_t ahead)
 {
-    (void)step, (void)columns;
+    (void)step, (void)columns, (void)ahead;
     size_t lda = (size_t)pairs * 2;
     int32_t r = 0;
     for (; r + 4 <= rows; r += 4)
@@ -82,8 +82,9 @@ CLB_INLINE void values_rows(const float *a, const uint32_t *b, size_t ldb, int32
 }
 
 static void attn_values(const attn_elem *p, int32_t rows, const uint32_t *v, int32_t width, int32_t pairs, float *out,
-                        const float *keep, const float *gain)
+                        const float *keep, const float *gain, ptrdiff_t ahead)
 {
+    (void)ahead;
     size_t ld = (size_t)width;
     int32_t r = 0;
     for (; r + 4 <= rows; r += 4)

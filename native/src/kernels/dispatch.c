@@ -24,6 +24,9 @@
 
 static const clb_kernels reference = CLB_TABLE(COLIBRI_ISA_BASELINE, ref, "reference", CLB_LINEAR_ROWMAJOR_ALIGN);
 static const clb_kernels baseline = CLB_TABLE(COLIBRI_ISA_BASELINE, baseline, "baseline", CLB_LINEAR_ROWMAJOR_ALIGN);
+#if defined(__x86_64__)
+static const clb_kernels avx512 = CLB_TABLE(COLIBRI_ISA_AVX512, avx512, "avx512", CLB_LINEAR_TILED_ALIGN);
+#endif
 
 const clb_kernels *clb_kernels_reference(void)
 {
@@ -39,6 +42,10 @@ const clb_kernels *clb_kernels_get(int32_t isa)
     switch (isa) {
     case COLIBRI_ISA_BASELINE:
         return &baseline;
+#if defined(__x86_64__)
+    case COLIBRI_ISA_AVX512:
+        return &avx512;
+#endif
     default:
         return NULL;
     }

@@ -100,29 +100,18 @@ typedef struct {
     __m512i even, odd;
 } bf16_pairs;
 
-ALWAYS_INLINE fp8_tables load_fp8_tables(void)
-{
-    _Alignas(64) uint8_t low[128];
-    _Alignas(64) uint8_t high[128];
-    for (unsigned v = 0; v < 128; v++) {
-        /* normals: exponent bias 7 becomes 127; subnormals: m * 2^-9, normalised below */
-        unsigned bits = (v << 4) + (120u << 7);
-        if (v < 8) {
-            unsigned shift = v >= 4 ? 0 : v >= 2 ? 1 : 2;
-            bits = v == 0 ? 0 : (120u - shift) << 7 | ((v << (5 + shift)) & 0x7fu);
-        }
-        if (v == 127)
-            bits = 0x7fc0u;
-        low[v] = (uint8_t)bits;
-        high[v] = (uint8_t)(bits >> 8);
-    }
-    fp8_tables t;
-    t.low0 = _mm512_load_si512(low);
-    t.low1 = _mm512_load_si512(low + 64);
-    t.high0 = _mm512_load_si512(high);
-    t.high1 = _mm512_load_si512(high + 64);
-    return t;
-}
+/* bf16 bits of magnitude v. Normals: exponent bias 7 becomes 127. Subnormals m * 2^-9: the exponent is
+ * that of the leading bit. 127 is NaN. */
+#define FP8_SUBNORMAL(v)                                                                                     \
+    ((v) == 0 ? 0 : (v) >= 4 ? 0x3c00 | ((v)&3) << 5 : (v) >= 2 ? 0x3b80 | ((v)&1) << 6 : 0x3b00)
+#define FP8_BITS(v) ((v) == 127 ? 0x7fc0 : (v) >= 8 ? ((v) << 4) + 0x3c00 : FP8_SUBNORMAL(v))
+#define FP8_LOW(v) FP8_BITS(v) & 0xff
+#define FP8_HIGH(v) FP8_BITS(v) >> 8
+#define FP8_4(f, v) f(v), f((v) + 1), f((v) + 2), f((v) + 3)
+#define FP8_16(f, v) FP8_4(f, v), FP8_4(f, (v) + 4), FP8_4(f, (v) + 8), FP8_4(f, (v) + 12)
+#define FP8_64(f, v) FP8_16(f, v), FP8_16(f, (v) + 16), FP8_16(f, (v) + 32), FP8_16(f, (v) + 48)
+static const _Alignas(64) uint8_t fp8_low[128] = {FP8_64(FP8_LOW, 0), FP8_64(FP8_LOW, 64)};
+static const _Alignas(64) uint8_t fp8_high[128] = {FP8_64(FP8_HIGH, 0), FP8_64(FP8_HIGH, 64)};
 
 ALWAYS_INLINE bf16_pairs widen_fp8(__m512i v, const fp8_tables *t)
 {

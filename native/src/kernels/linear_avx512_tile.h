@@ -32,8 +32,9 @@
  * latency of memory, because the stream of misses is then too thin for the hardware prefetcher. */
 #define PREFETCH_STEP                                                                                        \
     if (!STREAMS) {                                                                                          \
-        _mm_prefetch((const char *)w + ahead, _MM_HINT_T1);                                                  \
-        _mm_prefetch((const char *)w + ahead + 64, _MM_HINT_T1);                                             \
+        _mm_prefetch((const char *)ahead, _MM_HINT_T1);                                                      \
+        _mm_prefetch((const char *)ahead + 64, _MM_HINT_T1);                                                 \
+        ahead += ahead_step;                                                                                 \
     }
 
 #define BEGIN_SUM(t) __m512 s##t##a = _mm512_setzero_ps(), s##t##b = _mm512_setzero_ps();
@@ -76,7 +77,8 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
     const __m512i low4 = _mm512_set1_epi8(15);
     const uint8_t *w = args->w;
     const uint8_t *x = args->act;
-    const ptrdiff_t ahead = args->prefetch;
+    const uint8_t *ahead = args->prefetch;
+    const ptrdiff_t ahead_step = args->prefetch_step;
     EACH(BEGIN_SUM)
     for (int32_t s = 0; s < args->n_seg; s++) {
         const uint8_t *start = x + seg * CLB_T + (bits == 8 ? CLB_T * 4 : 0);
@@ -156,7 +158,8 @@ static void TILE(bf16)(const clb_tile_args *args)
 {
     const uint8_t *w = args->w;
     const uint8_t *step = args->act;
-    const ptrdiff_t ahead = args->prefetch;
+    const uint8_t *ahead = args->prefetch;
+    const ptrdiff_t ahead_step = args->prefetch_step;
     EACH(BEGIN_SUM)
     UNROLL
     for (int32_t s = 0; s < args->n_seg; s++) {
@@ -235,11 +238,13 @@ static void TILE(f32)(const clb_tile_args *args)
  * memory. */
 static void TILE(fp8)(const clb_tile_args *args)
 {
-    const fp8_tables tables = load_fp8_tables();
+    const fp8_tables tables = {_mm512_load_si512(fp8_low), _mm512_load_si512(fp8_low + 64),
+                               _mm512_load_si512(fp8_high), _mm512_load_si512(fp8_high + 64)};
     _Alignas(64) float sums[CLB_T * 32];
     const uint8_t *w = args->w;
     const uint8_t *step = args->act;
-    const ptrdiff_t ahead = args->prefetch;
+    const uint8_t *ahead = args->prefetch;
+    const ptrdiff_t ahead_step = args->prefetch_step;
     memset(sums, 0, sizeof sums);
     for (int32_t s = 0; s < args->n_seg; s++) {
         EACH(BEGIN_SUM)

@@ -43,7 +43,8 @@
 typedef struct {
     const uint8_t *w;         /* first segment of the row block */
     const uint8_t *act;       /* the tile's activations */
-    ptrdiff_t prefetch;       /* bytes ahead of w to prefetch; 0 = nothing to fetch */
+    const uint8_t *prefetch;  /* fetch two lines from here on, */
+    ptrdiff_t prefetch_step;  /* then go on by this many bytes, once per 128 bytes of w */
     int32_t n_seg;
     const float *row_scale;   /* f32[32], formats with row scales only */
     float *y;                 /* token 0, row 0 of the block */
@@ -102,8 +103,17 @@ static inline int32_t clb_tile_width(int32_t t, int32_t n)
     return t == start ? first : in_unit - first;
 }
 
+/* Tiles of tokens [t0, t1); both lie between tiles. */
+static inline int32_t clb_tiles(int32_t t0, int32_t t1, int32_t n)
+{
+    int32_t count = 0;
+    for (int32_t t = t0; t < t1; t += clb_tile_width(t, n))
+        count++;
+    return count;
+}
+
 /* Tokens per pass: few enough that their activations stay in the second-level cache while row blocks
- * go by, many enough that a column chunk of weights is used often. */
+ * go by, many enough that reading a row block again for the next chunk costs little. */
 static inline int32_t clb_chunk_tokens(int64_t token_bytes)
 {
     int64_t fit = (int64_t)(768 << 10) / token_bytes / CLB_UNIT * CLB_UNIT;
@@ -111,6 +121,25 @@ static inline int32_t clb_chunk_tokens(int64_t token_bytes)
 }
 
 #define CLB_PREFETCH_AHEAD (16 << 10) /* bytes, where a single tile streams the weights */
+
+/* Where a tile prefetches, and how fast. Several tiles share the next row block, so that reading it
+ * overlaps with all of the computing. A single tile fetches a little ahead, but only if it computes
+ * longer than it reads: else the hardware prefetcher alone is faster. */
+static inline void clb_plan_prefetch(clb_tile_args *args, const clb_weight *w, int32_t tiles, int32_t width)
+{
+    const int heavy = w->format != COLIBRI_FORMAT_F32 && w->format != COLIBRI_FORMAT_BF16 &&
+                      w->format != COLIBRI_FORMAT_I8_ROW && w->format != COLIBRI_FORMAT_Q8_0;
+    if (tiles > 1) {
+        args->prefetch = args->w + w->block_bytes;
+        args->prefetch_step = (128 + tiles - 1) / tiles;
+    } else if (heavy && width >= 4) {
+        args->prefetch = args->w + CLB_PREFETCH_AHEAD;
+        args->prefetch_step = 128;
+    } else {
+        args->prefetch = args->w;
+        args->prefetch_step = 0;
+    }
+}
 
 /* The loop of every tiled `linear`; `tiles` are the kernels of the weight's format, [T-1]. */
 static inline void clb_linear_tiled(const clb_tile_fn *tiles, const clb_weight *w, const void *act, int32_t n,
@@ -121,24 +150,24 @@ static inline void clb_linear_tiled(const clb_tile_fn *tiles, const clb_weight *
     const int32_t chunk = clb_chunk_tokens(token_bytes);
     for (int32_t c0 = t0; c0 < t1; c0 += chunk) {
         const int32_t c1 = t1 - c0 < chunk ? t1 : c0 + chunk;
-        const int single = clb_tile_width(c0, n) >= c1 - c0;
+        const int32_t count = clb_tiles(c0, c1, n);
         for (int32_t b = block0; b < block1; b++) {
             const uint8_t *block = w->data + b * w->block_bytes;
             clb_tile_args args = {
                 .w = block,
-                .prefetch = (ptrdiff_t)(single ? CLB_PREFETCH_AHEAD : w->block_bytes),
                 .n_seg = w->n_seg,
                 .row_scale = (const float *)(const void *)(block + w->n_seg * w->seg_bytes),
                 .ldy = ldy,
                 .live = w->rows - b * CLB_ROWS < CLB_ROWS ? w->rows - b * CLB_ROWS : CLB_ROWS,
                 .flags = flags,
             };
+            clb_plan_prefetch(&args, w, count, c1 - c0);
             for (int32_t t = c0; t < c1;) {
                 args.act = (const uint8_t *)act + t * token_bytes;
                 args.y = y + t * ldy + (int64_t)b * CLB_ROWS;
                 const int32_t width = clb_tile_width(t, n);
                 tiles[width - 1](&args);
-                args.prefetch = 0;
+                args.prefetch += w->block_bytes / count;
                 t += width;
             }
         }

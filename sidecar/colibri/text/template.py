@@ -10,6 +10,7 @@ template is immutable and may render in several threads at once; limits are kept
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -27,13 +28,15 @@ from colibri.errors import ModelError, RequestError
 from colibri.text.tokenizer import Guard, Tokenizer
 
 MAX_SOURCE_CHARS: Final = 1 << 20
-_MAX_STEPS: Final = 2_000_000  # loop turns, calls and joins of one rendering
-_MAX_SECONDS: Final = 10.0
+_MAX_STEPS: Final = 1_000_000  # loop turns, calls and joins of one rendering
+_MAX_SECONDS: Final = 5.0
 _MAX_NUMBER: Final = 1 << 62
 _MAX_DEPTH: Final = 64
 # Text that a template may build beyond what it was given: far above any real prompt's own words.
 _MAX_EXTRA_CHARS: Final = 4 << 20
 _MAX_GROWTH: Final = 8
+_MAX_REWRITES: Final = 4  # how often one character may pass through macros and blocks
+_WIDE_FORMAT: Final = re.compile(r"\d{4}|\{[^{}]*\{|%[^a-zA-Z%]*\*")
 _PADDING_METHODS: Final = frozenset({"ljust", "rjust", "center", "zfill", "expandtabs"})
 _REMOVED_FILTERS: Final = ("center", "format", "pprint", "random", "wordwrap", "xmlattr", "urlize")
 
@@ -53,7 +56,8 @@ class _Limits:
     """What one rendering may still spend."""
 
     chars: int
-    steps: int = _MAX_STEPS
+    steps: int = field(default_factory=lambda: _MAX_STEPS)
+    written: int = 0
     deadline: float = field(default_factory=lambda: time.monotonic() + _MAX_SECONDS)
 
     def step(self, count: int = 1) -> None:
@@ -63,7 +67,14 @@ class _Limits:
         if time.monotonic() > self.deadline:
             raise _LimitError(f"it takes longer than {_MAX_SECONDS:g} seconds")
 
+    def write(self, length: int) -> None:
+        """Charges text that is put out, be it into the prompt or into a block or macro."""
+        self.written += length
+        if self.written > _MAX_REWRITES * self.chars:
+            raise _LimitError(f"it writes more than {_MAX_REWRITES * self.chars:,} characters")
+
     def text(self, length: int) -> None:
+        """Checks the size of one text that is being built."""
         self.step()
         if length > self.chars:
             raise _LimitError(
@@ -99,6 +110,8 @@ class _LimitedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         tree = Parser(self, source, name, filename).parse()
         for loop in tree.find_all(jinja2.nodes.For):
             loop.iter = _filter_node("colibri_counted", loop.iter, [])
+        for output in tree.find_all(jinja2.nodes.Output):
+            output.nodes = [_written_node(node) for node in output.nodes]
         for parent in list(tree.find_all(jinja2.nodes.Node)):
             _replace_concat(parent)
         return tree
@@ -119,11 +132,18 @@ class _LimitedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         elif operator == "**" and (not isinstance(right, int | float) or abs(right) > 64):  # noqa: PLR2004
             raise _LimitError("it computes a power with an exponent above 64")
         elif operator == "%" and isinstance(left, str):
-            raise _LimitError("it formats text with %, which this sandbox does not offer")
+            _check_format(left)
         result = super().call_binop(context, operator, left, right)
         if isinstance(result, int) and abs(result) > _MAX_NUMBER:
             raise _LimitError("it computes a number above 2**62")
         return result
+
+    def wrap_str_format(self, value: Any) -> Any:
+        """jinja2 replaces `str.format` when a template takes it; the format text is checked then."""
+        wrapped = super().wrap_str_format(value)
+        if wrapped is not None:
+            _check_format(value.__self__)
+        return wrapped
 
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         limits = _limits.get()
@@ -138,8 +158,6 @@ def _check_method(
     limits: _Limits, owner: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
     """Refuses the string methods whose result is not bounded by what goes in."""
-    if method in ("format", "format_map"):
-        raise _LimitError("it formats text with str.format, which this sandbox does not offer")
     numbers = [value for value in (*args, *kwargs.values()) if isinstance(value, int)]
     if method in _PADDING_METHODS:
         limits.text(len(owner) + max(numbers, default=8) * (owner.count("\t") + 1))
@@ -154,6 +172,21 @@ def _check_method(
         limits.text(
             sum(len(item) for item in args[0] if isinstance(item, str)) + len(owner) * len(args[0])
         )
+
+
+def _check_format(text: str) -> None:
+    """Refuses formats whose width is large, or comes from a value."""
+    if _WIDE_FORMAT.search(text):
+        raise _LimitError("it formats text wider than 999, or as wide as a value says")
+
+
+def _written_node(node: jinja2.nodes.Node) -> jinja2.nodes.Filter:
+    """An expression or piece of template text that pays for what it puts out."""
+    if isinstance(node, jinja2.nodes.TemplateData):
+        const = jinja2.nodes.Const(node.data, lineno=node.lineno)
+        const.environment = node.environment
+        node = const
+    return _filter_node("colibri_written", node, [])
 
 
 def _filter_node(
@@ -182,6 +215,12 @@ def _counted(value: Iterable[Any]) -> Any:
         if isinstance(value, Iterable) and not isinstance(value, jinja2.Undefined)
         else value
     )
+
+
+def _written(value: Any) -> str:
+    text = value if isinstance(value, str) else str(value)
+    _limits.get().write(len(text))
+    return text
 
 
 def _concat(first: Any, *rest: Any) -> str:
@@ -288,7 +327,11 @@ def _environment() -> _LimitedEnvironment:
     ):
         environment.filters[name] = _limited_filter(environment.filters[name])
     environment.filters.update(
-        tojson=_to_json, replace=_replace_filter, colibri_counted=_counted, colibri_concat=_concat
+        tojson=_to_json,
+        replace=_replace_filter,
+        colibri_counted=_counted,
+        colibri_concat=_concat,
+        colibri_written=_written,
     )
     environment.globals.pop("lipsum", None)
     environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)

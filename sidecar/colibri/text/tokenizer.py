@@ -178,7 +178,8 @@ def from_json(data: bytes, where: str) -> Tokenizer:
     """The tokenizer from the bytes of a tokenizer.json."""
     spec = parse_object(data, where)
     model = spec.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict):
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if not vocab or not isinstance(vocab, dict):
         raise ModelError(
             '"model" must be a BPE vocabulary; other kinds are not supported.', where=where
         )
