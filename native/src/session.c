@@ -302,8 +302,10 @@ static int32_t run_slice(colibri_session *session, const clb_error *error)
         break;
     case PHASE_EXPERTS:
         status = clb_moe_group(engine, &moe, chunk->plan, chunk->h, chunk->sum, &chunk->expert, error);
-        if (status == COLIBRI_OK && chunk->expert == g->n_experts)
+        if (status == COLIBRI_OK && chunk->expert == g->n_experts) {
+            clb_store_forget(&engine->store);
             next_phase(chunk, PHASE_FINISH);
+        }
         note_progress(engine);
         return status;
     default:

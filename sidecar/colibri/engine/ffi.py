@@ -85,6 +85,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     expert_lookups: int
     expert_misses: int
     expert_bytes_read: int
+    streaming: int
+    expert_slots: int
+    guessed_bytes: int
+    useful_bytes: int
+    wasted_bytes: int
+    disk_wait_ns: int
 
 
 class Plan(msgspec.Struct, frozen=True):
