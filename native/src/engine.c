@@ -61,6 +61,8 @@ static int32_t check_options(const colibri_engine_options *o, const clb_error *e
                         o->prefill_chunk, MAX_CHUNK);
     if (o->sessions < 0 || o->sessions > 64 || o->expert_slots < 0 || o->io_mode < COLIBRI_IO_AUTO || o->io_mode > COLIBRI_IO_BUFFERED)
         return clb_fail(error, COLIBRI_ERROR_INVALID, "options: sessions, expert_slots or io_mode is out of range");
+    if (o->drafts < 0 || o->drafts > CLB_MAX_DRAFTS)
+        return clb_fail(error, COLIBRI_ERROR_INVALID, "options: drafts = %" PRId32 " is outside 0..%d", o->drafts, CLB_MAX_DRAFTS);
     if (o->context < 0 || o->memory_budget < 0)
         return clb_fail(error, COLIBRI_ERROR_INVALID, "options: context and memory_budget cannot be negative");
     return COLIBRI_OK;

@@ -21,8 +21,12 @@
 #include "store.h"
 #include "table.h"
 
-/* Most sessions in one decode step. */
+/* Most rows in one decode step. */
 #define CLB_MAX_BATCH 64
+/* Tokens whose hidden states wait for the MTP layer; more decoded without drafts than that leave a gap in
+ * its keys, which only makes later drafts worse. */
+#define CLB_MAX_HIDDEN 64
+#define CLB_MAX_DRAFTS 3
 
 /* One kind of state that a layer keeps per token, and where it lies inside a KV block of CLB_SPAN
  * tokens. A block holds all layers. Windowed K/V and rolling state are further kinds of the same list. */
@@ -94,6 +98,11 @@ typedef struct {
                      float *weights, const clb_error *error);
     /* Guesses the experts that `layer` will ask for from x, [n][per_token]; may be NULL. */
     int32_t (*guess)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, int32_t *ids, const clb_error *error);
+    /* MTP: x = projection of [norm(embedding of tokens) | norm(hidden)], rows as given; may be NULL. */
+    int32_t (*draft_input)(struct colibri_engine *engine, const int32_t *tokens, const float *hidden, int32_t n, float *x,
+                           const clb_error *error);
+    /* Norm weights between the MTP layer and the head. */
+    const float *(*draft_norm)(const struct colibri_engine *engine);
     /* Floats of temporaries that attention and the second half of a layer take per row. */
     int64_t (*row_floats)(const colibri_geometry *g);
     void (*release)(struct colibri_engine *engine);
@@ -119,6 +128,7 @@ struct colibri_engine {
     int32_t kv_f32;
     int32_t sparse_attention;
     int32_t has_mtp;
+    int32_t drafts; /* depth the engine was opened for; 0 = the MTP layer is not loaded */
 
     /* Weights that every family has. */
     clb_weight embedding;
@@ -152,8 +162,11 @@ struct colibri_engine {
 /* A prefill chunk between two slices: everything that a layer's rest needs. Layers run one after the
  * other over the whole chunk; within a layer attention goes by rows, experts by number. */
 typedef struct {
-    int32_t n;     /* tokens, 0 = no chunk in progress */
-    int32_t layer; /* layers finished */
+    int32_t n;      /* rows, 0 = no chunk in progress */
+    int32_t tokens; /* of the prompt; the MTP layer may have one row less */
+    int32_t first;  /* position of row 0 */
+    int32_t layer;  /* layers finished */
+    int32_t drafting; /* 1 = the rows are those of the MTP layer, which runs as layer n_layers */
     int32_t phase; /* of the current layer, see session.c */
     int32_t row;   /* rows done in this phase */
     int32_t expert; /* experts done in this phase */
@@ -177,8 +190,17 @@ struct colibri_session {
     int32_t *tokens; /* [context] history, then the pending prompt */
     uint8_t **blocks;
     int32_t n_blocks;
-    float *logits; /* [vocab] */
-    int32_t has_logits;
+    /* Logits of the last step: row r belongs to the session as it was at length
+     * logits_end - n_logits + r + 1, so a truncation inside the step keeps them usable. */
+    float *logits; /* [logit_rows][vocab] */
+    int32_t logit_rows;
+    int32_t n_logits;
+    int32_t logits_end;
+    /* MTP: normed hidden states of the last n_hidden tokens; the MTP layer holds keys and values of all
+     * positions before them. */
+    float *hidden; /* [CLB_MAX_HIDDEN][hidden] */
+    int32_t n_hidden;
+    int32_t hidden_end; /* length of the session when the last one was kept */
     atomic_int cancel;
     /* Prefill in progress: pending tokens lie in tokens[length ...]. */
     int32_t pending; /* tokens not yet in the session */
@@ -243,11 +265,11 @@ void clb_embed(colibri_engine *engine, const int32_t *tokens, float *x, int32_t 
 void clb_rope_table(const colibri_engine *engine, float *out, int32_t first, int32_t n);
 /* COLIBRI_ERROR_NUMERIC naming layer and position if this step met a non-finite value. */
 int32_t clb_check_finite(colibri_engine *engine, const clb_batch *batch, const clb_error *error);
-/* Final norm and head of the batch's rows into logits [n][vocab]. `wide` only matters to a planted
- * fault: whether the rows were computed together with others. */
-int32_t clb_head(colibri_engine *engine, const clb_batch *batch, float *logits, int32_t wide, const clb_error *error);
+/* logits [n][vocab] of n normed rows. `wide` only matters to a planted fault: whether the rows were
+ * computed together with others. */
+int32_t clb_head(colibri_engine *engine, float *normed, int32_t n, float *logits, int32_t wide, const clb_error *error);
 
-/* ---- session.c ---- */
+/* ---- prefill.c ---- */
 /* Bytes that a prefill chunk and the temporaries of its widest slice take. */
 int64_t clb_step_bytes(const colibri_engine *engine);
 

@@ -4,7 +4,8 @@
  * Latent cache per token: c = norm(kv_a[:rank]) and the roped key kr, one for all heads. The key half
  * of kv_b is folded into the query (a_n = Wk_n^T q_n), the value half is applied after attention, for
  * prompt and generated tokens alike. Indexer: first qk_rope dims of its queries and keys are roped.
- * A container without indexer tensors runs dense attention. The MTP layer is recognised, not run.
+ * A container without indexer tensors runs dense attention. The MTP layer (drafts) is one more sparse layer
+ * behind the trunk, with an indexer and experts of its own.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -38,8 +39,10 @@ typedef struct {
 } glm_layer;
 
 typedef struct {
-    glm_layer *layers;
+    glm_layer *layers; /* the trunk's, then the MTP layer if drafts are on */
     int32_t n_layers;
+    float *embed_norm, *hidden_norm, *head_norm; /* MTP */
+    clb_weight join;                             /* MTP: [hidden, 2*hidden], embedding first */
 } glm_model;
 
 typedef struct {
@@ -107,6 +110,17 @@ static int32_t rope_dim(const colibri_geometry *g)
     return g->qk_rope;
 }
 
+/* The MTP layer is a sparse one with an indexer of its own. */
+static int is_sparse(const colibri_geometry *g, int32_t l)
+{
+    return l >= g->n_layers || g->layer_sparse[l];
+}
+
+static int has_indexer(const colibri_geometry *g, int32_t l)
+{
+    return l >= g->n_layers || g->layer_indexer[l];
+}
+
 /* ---- binding ------------------------------------------------------------------------------- */
 
 static int32_t bind_attention(colibri_engine *engine, clb_loader *loader, glm_layer *layer, int32_t l)
@@ -141,7 +155,7 @@ static int32_t bind_attention(colibri_engine *engine, clb_loader *loader, glm_la
     layer->index_part = -1;
     if (layer->latent_part < 0)
         return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
-    if (!engine->sparse_attention || !g->layer_indexer[l])
+    if (!engine->sparse_attention || !has_indexer(g, l))
         return loader->status;
     clb_load_matrix(loader, &layer->index_q, CLB_AS_STORED, (int64_t)g->index_heads * g->index_dim, g->q_lora,
                     "model.layers.%d.self_attn.indexer.wq_b.weight", l);
@@ -160,14 +174,14 @@ static int32_t bind_attention(colibri_engine *engine, clb_loader *loader, glm_la
 static int32_t bind_mlp(colibri_engine *engine, clb_loader *loader, glm_layer *layer, int32_t l)
 {
     const colibri_geometry *g = &engine->geometry;
-    const char *prefix = g->layer_sparse[l] ? "mlp.shared_experts" : "mlp";
-    int64_t width = g->layer_sparse[l] ? (int64_t)g->expert_ffn * g->n_shared_experts : g->ffn;
+    const char *prefix = is_sparse(g, l) ? "mlp.shared_experts" : "mlp";
+    int64_t width = is_sparse(g, l) ? (int64_t)g->expert_ffn * g->n_shared_experts : g->ffn;
     if (width > 0) {
         clb_load_matrix(loader, &layer->gate, CLB_AS_STORED, width, g->hidden, "model.layers.%d.%s.gate_proj.weight", l, prefix);
         clb_load_matrix(loader, &layer->up, CLB_AS_STORED, width, g->hidden, "model.layers.%d.%s.up_proj.weight", l, prefix);
         clb_load_matrix(loader, &layer->down, CLB_AS_STORED, g->hidden, width, "model.layers.%d.%s.down_proj.weight", l, prefix);
     }
-    if (!g->layer_sparse[l])
+    if (!is_sparse(g, l))
         return loader->status;
     /* The router decides on near-ties, so it stays in f32 whatever the checkpoint holds. */
     clb_load_matrix(loader, &layer->router, COLIBRI_FORMAT_F32, g->n_experts, g->hidden, "model.layers.%d.mlp.gate.weight", l);
@@ -186,30 +200,39 @@ static int32_t bind_mlp(colibri_engine *engine, clb_loader *loader, glm_layer *l
     return loader->status;
 }
 
+static int32_t bind_drafts(colibri_engine *engine, clb_loader *loader, glm_model *model)
+{
+    const colibri_geometry *g = &engine->geometry;
+    int32_t l = g->n_layers;
+    clb_load_vector(loader, &model->embed_norm, g->hidden, "model.layers.%d.enorm.weight", l);
+    clb_load_vector(loader, &model->hidden_norm, g->hidden, "model.layers.%d.hnorm.weight", l);
+    clb_load_vector(loader, &model->head_norm, g->hidden, "model.layers.%d.shared_head.norm.weight", l);
+    return clb_load_matrix(loader, &model->join, CLB_AS_STORED, g->hidden, 2 * (int64_t)g->hidden, "model.layers.%d.eh_proj.weight", l);
+}
+
 static int32_t bind(colibri_engine *engine, clb_loader *loader)
 {
     const colibri_geometry *g = &engine->geometry;
-    glm_model *model = calloc(1, sizeof *model);
-    engine->model = model;
-    if (model != NULL)
-        model->layers = calloc((size_t)g->n_layers, sizeof *model->layers);
-    if (model == NULL || model->layers == NULL)
-        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " layers", g->n_layers);
-    model->n_layers = g->n_layers;
-    int32_t n_sparse = 0;
-    for (int32_t l = 0; l < g->n_layers; l++)
-        model->layers[l].sparse_layer = g->layer_sparse[l] ? n_sparse++ : -1;
-    int32_t status = clb_store_open(&engine->store, n_sparse, g->n_experts, &loader->error);
-    if (status != COLIBRI_OK)
-        return status;
     engine->sparse_attention = g->index_topk > 0 && clb_load_has(loader, "model.layers.0.self_attn.indexer.wq_b.weight");
     engine->has_mtp = g->n_mtp_layers > 0 && clb_load_has(loader, "model.layers.%d.eh_proj.weight", g->n_layers);
-    for (int32_t l = 0; l < g->n_layers && status == COLIBRI_OK; l++) {
+    engine->drafts = engine->has_mtp ? engine->options.drafts : 0;
+    glm_model *model = calloc(1, sizeof *model);
+    engine->model = model;
+    int32_t n_layers = g->n_layers + (engine->drafts > 0), n_sparse = 0;
+    if (model != NULL)
+        model->layers = calloc((size_t)n_layers, sizeof *model->layers);
+    if (model == NULL || model->layers == NULL)
+        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " layers", n_layers);
+    model->n_layers = n_layers;
+    for (int32_t l = 0; l < n_layers; l++)
+        model->layers[l].sparse_layer = is_sparse(g, l) ? n_sparse++ : -1;
+    int32_t status = clb_store_open(&engine->store, n_sparse, g->n_experts, &loader->error);
+    for (int32_t l = 0; l < n_layers && status == COLIBRI_OK; l++) {
         status = bind_attention(engine, loader, &model->layers[l], l);
         if (status == COLIBRI_OK)
             status = bind_mlp(engine, loader, &model->layers[l], l);
     }
-    return status;
+    return status == COLIBRI_OK && engine->drafts > 0 ? bind_drafts(engine, loader, model) : status;
 }
 
 /* ---- forward ------------------------------------------------------------------------------- */
@@ -413,6 +436,30 @@ static int32_t guess(colibri_engine *engine, const clb_batch *batch, int32_t l, 
     return route(engine, batch, l, h, ids, weights, error);
 }
 
+static int32_t draft_input(colibri_engine *engine, const int32_t *tokens, const float *hidden, int32_t n, float *x,
+                           const clb_error *error)
+{
+    const glm_model *model = engine->model;
+    const colibri_geometry *g = &engine->geometry;
+    int32_t width = g->hidden;
+    float *joined = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)width * 2 * sizeof *joined);
+    if (joined == NULL)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the drafts of %" PRId32 " tokens", n);
+    for (int32_t row = 0; row < n; row++) {
+        float *left = joined + (int64_t)row * 2 * width;
+        clb_embed(engine, tokens + row, left, 1);
+        engine->kernels->rms_norm(left, left, model->embed_norm, width, g->norm_eps);
+        engine->kernels->rms_norm(left + width, hidden + (int64_t)row * width, model->hidden_norm, width, g->norm_eps);
+    }
+    const clb_job job = {&model->join, joined, 2 * (int64_t)width, NULL, n, x, width, 0};
+    return clb_run_jobs(engine, &job, 1, error);
+}
+
+static const float *draft_norm(const colibri_engine *engine)
+{
+    return ((const glm_model *)engine->model)->head_norm;
+}
+
 static int64_t row_floats(const colibri_geometry *g)
 {
     int64_t heads = g->n_heads, width = g->kv_lora + g->qk_rope;
@@ -435,4 +482,4 @@ static void release(colibri_engine *engine)
     free(model);
 }
 
-const clb_family clb_family_glm_moe_dsa = {COLIBRI_FAMILY_GLM_MOE_DSA, "glm_moe_dsa", check, rope_dim, bind, attention, mlp, moe, route, guess, row_floats, release};
+const clb_family clb_family_glm_moe_dsa = {COLIBRI_FAMILY_GLM_MOE_DSA, "glm_moe_dsa", check, rope_dim, bind, attention, mlp, moe, route, guess, draft_input, draft_norm, row_floats, release};

@@ -140,4 +140,4 @@ static void release(colibri_engine *engine)
     free(model);
 }
 
-const clb_family clb_family_llama = {COLIBRI_FAMILY_LLAMA, "llama", check, rope_dim, bind, attention, mlp, moe, NULL, NULL, row_floats, release};
+const clb_family clb_family_llama = {COLIBRI_FAMILY_LLAMA, "llama", check, rope_dim, bind, attention, mlp, moe, NULL, NULL, NULL, NULL, row_floats, release};

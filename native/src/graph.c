@@ -328,18 +328,13 @@ void clb_rope_table(const colibri_engine *engine, float *out, int32_t first, int
         }
 }
 
-int32_t clb_head(colibri_engine *engine, const clb_batch *batch, float *logits, int32_t wide, const clb_error *error)
+int32_t clb_head(colibri_engine *engine, float *normed, int32_t n, float *logits, int32_t wide, const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
-    int32_t n = batch->n;
-    float *h = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)g->hidden * sizeof *h);
-    if (h == NULL)
-        return no_memory(error);
-    clb_norm_rows(engine, h, batch->x, engine->final_norm, n, g->hidden, g->norm_eps, g->n_layers);
     if (engine->options.fault == CLB_FAULT_BATCH_ORDER && wide)
         for (int64_t i = 0; i < (int64_t)n * g->hidden; i++)
-            h[i] *= 1.0f + 0x1p-20f;
-    clb_job job = {&engine->head, h, g->hidden, NULL, n, logits, g->vocab, 0};
+            normed[i] *= 1.0f + 0x1p-20f;
+    clb_job job = {&engine->head, normed, g->hidden, NULL, n, logits, g->vocab, 0};
     return clb_run_jobs(engine, &job, 1, error);
 }
 

@@ -225,7 +225,7 @@ int clb_store_start_read(clb_store *store, int32_t number, int guess)
         clb_error silent = {NULL, 0};
         if (clb_io_submit(store->io, &request, &silent) != COLIBRI_OK) {
             store->reads[read].item = -1;
-            store->failure = (clb_io_completion){read, COLIBRI_ERROR_IO, 0, ranges[i].file, ranges[i].offset};
+            store->failure = (clb_io_completion){.tag = read, .status = COLIBRI_ERROR_IO, .file = ranges[i].file, .offset = ranges[i].offset};
             item->failed = 1;
             item->pending--;
         }

@@ -149,7 +149,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     `context` is the most tokens a session may hold, `memory_budget` the most bytes the engine may
     hold, `sessions` how many full contexts that must include, `fault` plants a numbered fault (tests
     only). Experts stream from disk when they do not fit, or through exactly `expert_slots` cached ones
-    of each size; `io_mode`, `io_buffered` and `no_prefetch` choose how they are read.
+    of each size; `io_mode`, `io_buffered` and `no_prefetch` choose how they are read. `drafts`
+    loads the MTP layer and is the most drafts per step.
     """
 
     precision: int = Precision.FAST
@@ -166,6 +167,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     io_mode: int = IoMode.AUTO
     io_buffered: bool = False
     no_prefetch: bool = False
+    drafts: int = 0
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
