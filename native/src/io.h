@@ -33,9 +33,9 @@ typedef enum {
 typedef struct clb_io clb_io;
 
 typedef struct {
-    int32_t file;    /* index into the paths given at open */
-    int32_t tag;     /* the caller's; returned with the completion */
-    int64_t offset;  /* any; what is read is the aligned superset */
+    int32_t file;   /* index into the paths given at open */
+    int32_t tag;    /* the caller's; returned with the completion */
+    int64_t offset; /* any; what is read is the aligned superset */
     int64_t bytes;
     /* CLB_IO_ALIGN-aligned, clb_io_buffer_bytes(offset, bytes) long. The first byte asked for lies at
      * buffer + offset % CLB_IO_ALIGN. */
@@ -48,13 +48,15 @@ typedef struct {
     int32_t error;  /* errno of a failure, 0 = end of file before the last byte */
     int32_t file;
     int64_t offset; /* where the failure happened */
+    int64_t wanted; /* bytes of the request, and how many of its first bytes are there */
+    int64_t got;
 } clb_io_completion;
 
 typedef struct {
-    int32_t mode;    /* in use */
-    int32_t direct;  /* 1 = direct I/O in use for every file */
+    int32_t mode;   /* in use */
+    int32_t direct; /* 1 = direct I/O in use for every file */
     int32_t depth;
-    int64_t bytes;   /* completed so far, as read from the device (aligned supersets) */
+    int64_t bytes;       /* completed so far, as read from the device (aligned supersets) */
     double busy_seconds; /* time with at least one request in flight */
 } clb_io_stats;
 
@@ -66,8 +68,8 @@ static inline int64_t clb_io_buffer_bytes(int64_t offset, int64_t bytes)
 
 /* depth: most requests in flight, 1..256. A mode that does not work here is an error that says why;
  * AUTO never fails for that reason. direct = 0 reads through the page cache in every mode. */
-int32_t clb_io_open(clb_io **out, const char *const *paths, int32_t n_paths, int32_t mode, int32_t direct, int32_t depth,
-                    const clb_error *error);
+int32_t clb_io_open(clb_io **out, const char *const *paths, int32_t n_paths, int32_t mode, int32_t direct,
+                    int32_t depth, const clb_error *error);
 /* Waits for what is in flight. NULL is allowed. */
 void clb_io_close(clb_io *io);
 /* Queues a request; refused (COLIBRI_ERROR_INVALID) when `depth` are in flight or it is malformed. */

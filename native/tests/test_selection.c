@@ -64,7 +64,7 @@ static float make_score(int kind)
 
 static void topk_equals_sorting(int32_t n, int32_t k, int kind)
 {
-    float *scores = malloc(((size_t)n + 1) * sizeof *scores);
+    float *scores = calloc((size_t)n + 1, sizeof *scores);
     int32_t *got = calloc((size_t)k + 1, sizeof *got), *expected = calloc((size_t)k + 1, sizeof *expected);
     if (!scores || !got || !expected)
         abort();

@@ -1,7 +1,7 @@
 """Small model files for tests, written by hand: safetensors, GGUF, tokenizers, model folders.
 
-For: tests of `colibri.models` and `colibri.text`. Written apart from the product's readers, so that a
-misreading does not cancel itself out. Random numbers come from fixed seeds.
+For: tests of `colibri.models` and `colibri.text`. Written apart from the product's readers, so that
+a misreading does not cancel itself out. Random numbers come from fixed seeds.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from tests.models import files
 
 from colibri.errors import ModelError
 from colibri.families import FAMILIES, by_name, detect
 from colibri.families.base import Family
 from colibri.families.values import ConfigReader, parse_json, parse_object
+from tests.models import files
 
 GLM_52: dict[str, Any] = {
     "architectures": ["GlmMoeDsaForCausalLM"],
@@ -249,7 +249,8 @@ def test_a_missing_required_key_is_refused_by_key(family: Family) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", '{"a": 1', '{"a": "x', "NaN", '{"a": Infinity}', "[" * 100_000, '{"a":1,"a":1}']
+    "text",
+    ["", "{", '{"a": 1', '{"a": "x', "NaN", '{"a": Infinity}', "[" * 100_000, '{"a":1,"a":1}'],
 )
 def test_R132_truncated_or_loose_json_is_refused_by_file(text: str) -> None:
     with pytest.raises(ModelError, match=r"some\.json"):

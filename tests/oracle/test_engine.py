@@ -8,7 +8,6 @@ from the NumPy reference.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,28 +132,35 @@ def test_a_planted_dependence_on_the_batch_breaks_the_equality_above() -> None:
 # ---- containers of further formats ------------------------------------------------------------
 
 
-def write_container(source: Path, folder: Path, style: Style) -> None:
-    """The weights of a GLM checkpoint as a published-style container."""
-    weights = Checkpoint(source)
-    shutil.copy(source / "config.json", folder / "config.json")
+def write_container(source: Path, folder: Path, style: Style, ffn: int) -> None:
+    """The weights of a GLM checkpoint as a published-style container, layer 0 with a new dense MLP
+    of width `ffn`."""
+    weights, rng = Checkpoint(source), np.random.default_rng(3)
+    config = weights.config | {"intermediate_size": ffn}
+    (folder / "config.json").write_text(json.dumps(config))
     values = {name: weights(name) for name in weights.names()}
-    n_layers = weights.config["num_hidden_layers"]
+    for part in ("gate_proj", "up_proj", "down_proj"):
+        shape = (
+            (config["hidden_size"], ffn) if part == "down_proj" else (ffn, config["hidden_size"])
+        )
+        w = rng.standard_normal(shape, np.float32) / np.float32(shape[1] ** 0.5)
+        values[f"model.layers.0.mlp.{part}.weight"] = w
+    n_layers = config["num_hidden_layers"]
     entries, _ = published.quantize_model(values, style, n_layers)
     published.write_shards(folder, entries, published.split_expert(n_layers))
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_published_int4_containers_of_every_group_size(group: int, tmp_path: Path) -> None:
+    # 400 columns make another number of groups for every group size, so that nothing is ambiguous.
     source = fixture.load("glm_i8").model
-    write_container(source, tmp_path, Style("i4_group", group))
-    # All matrices of this model are narrower than 256 columns: there a group is a row.
-    wanted = Format.I4_ROW if group == GROUPS[-1] else Format.I4_GROUP
-    check_against_reference(tmp_path, {wanted, Format.I8_ROW})
+    write_container(source, tmp_path, Style("i4_group", group), ffn=400)
+    check_against_reference(tmp_path, {Format.I4_GROUP, Format.I8_ROW})
 
 
 def test_published_fp8_containers(tmp_path: Path) -> None:
     source = fixture.load("glm_dsa_fp8").model
-    write_container(source, tmp_path, Style("fp8_block", edge="fp8_block", indexer=True))
+    write_container(source, tmp_path, Style("fp8_block", edge="fp8_block", indexer=True), ffn=272)
     check_against_reference(tmp_path, {Format.FP8_BLOCK, Format.F32})
 
 

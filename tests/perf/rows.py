@@ -143,7 +143,7 @@ def rate_row(
     peer_cpu = rates.get(best, [])
     ours_wall = [wall_rate(t) for t in ours]
     peer_wall = [wall_rate(t) for t in peers.get(best, [])]
-    value, limit = median(ours_cpu), _limit(limits, threads)
+    value, limit = median(ours_cpu), median(limits) if limits else None
     return Row(
         name=name,
         unit="tok/s of CPU time",
@@ -167,16 +167,6 @@ def rate_row(
             "limit_samples": list(limits),
         },
     )
-
-
-def _limit(limits: Sequence[float], threads: int) -> float | None:
-    """One limit of several probes: the median, or with several threads the highest.
-
-    Threads that read together have to be timed by the wall clock, which others can only slow.
-    """
-    if not limits:
-        return None
-    return median(limits) if threads == 1 else max(limits)
 
 
 def time_row(name: str, seconds: Sequence[float], limit: float, target: str) -> Row:

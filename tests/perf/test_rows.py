@@ -82,11 +82,6 @@ def test_the_better_of_two_ways_to_run_the_peer_counts() -> None:
     assert row.detail["peer_side"] == "peer_passive"
 
 
-def test_with_several_threads_the_highest_limit_counts_since_others_only_lower_it() -> None:
-    row = rate_row("decode_x_t2", 2, {"ours": [Timing(10, 1.0, 1.0)]}, [30.0, 50.0, 40.0], "")
-    assert row.limit == 50.0
-
-
 def test_without_a_peer_a_row_still_shows_our_share_of_the_limit() -> None:
     row = rate_row("decode_x", 1, {"ours": [Timing(10, 1.0, 1.0)]}, [20.0], "")
     assert row.peer is None

@@ -7,10 +7,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.models import files
 
 from colibri.text.detok import Detokenizer
 from colibri.text.tokenizer import Tokenizer, from_json
+from tests.models import files
 
 
 def build() -> Tokenizer:

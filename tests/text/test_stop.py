@@ -1,8 +1,9 @@
-"""Stop sequences: exact cuts, nothing leaked, nothing held back without need, any split of the text."""
+"""Stop sequences: exact cuts, nothing leaked, nothing held back without need, any split."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -92,7 +93,7 @@ def test_every_split_of_a_text_gives_the_same_result(
     text: str, stops: list[str], cuts: list[int], leading: bool
 ) -> None:
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    pieces = [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [text[a:b] for a, b in pairwise(edges)]
     whole = run([text], stops, ignore_leading=leading)
     assert run(pieces, stops, ignore_leading=leading) == whole
     assert run(list(text), stops, ignore_leading=leading) == whole

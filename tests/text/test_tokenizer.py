@@ -1,4 +1,4 @@
-"""The tokenizer layer: same ids as the library, content never control, broken files refused by name."""
+"""The tokenizer layer: ids of the library, content never control, broken files refused by name."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.models import files
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from colibri.errors import ModelError
 from colibri.text.tokenizer import Guard, Tokenizer, from_json, load
+from tests.models import files
 
 SPEC = files.tokenizer(extra=["/nothink", "[gMASK]"])
 DATA = json.dumps(SPEC).encode()
 TOKENIZER = from_json(DATA, "tokenizer.json")
 LIBRARY = LibraryTokenizer.from_str(DATA.decode())
 CONTROL = frozenset(entry["id"] for entry in SPEC["added_tokens"])
+SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
 MARKERS = [entry["content"] for entry in SPEC["added_tokens"]]
 
 
@@ -152,9 +153,9 @@ def broken(change: dict[str, Any]) -> bytes:
         broken({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}),
         broken({"model": {"type": "BPE", "vocab": {"a": "0"}, "merges": []}}),
         broken({"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}),
-        broken({"model": {"type": "BPE", "vocab": {"a": 1 << 31}, "merges": []}, "added_tokens": []}),
+        broken({"model": {"type": "BPE", "vocab": {"a": 1 << 31}, "merges": []}}),
         broken({"pre_tokenizer": {"type": "Nonsense"}}),
-        broken({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}}),
+        broken({"pre_tokenizer": {**SPLIT, "pattern": {"Regex": "("}}}),
         broken({"added_tokens": [{"id": "x"}]}),
         broken({"decoder": {"type": 4}}),
     ],

@@ -275,13 +275,81 @@ static void attn_softmax(float (*s)[CLB_SPAN], int32_t rows, const int32_t *n, f
 
 /* ---- rearranging --------------------------------------------------------------------------------- */
 
+#define SHUFFLE(x, y, which) _mm512_shuffle_i32x4(x, y, which)
+
+/* Columns of a 16x16 matrix of 32-bit numbers: row i goes to lane i of each of the 16 vectors at dst,
+ * of which the first `columns` are written. */
+CLB_INLINE void transpose_16(uint32_t *dst, const __m512i row[16], int32_t columns)
+{
+    __m512i t[16], u[16];
+    /* u[4g+c], 128-bit lane l: column 4l+c of rows 4g..4g+3 */
+#pragma GCC unroll 4
+    for (int g = 0; g < 16; g += 4) {
+        t[g] = _mm512_unpacklo_epi32(row[g], row[g + 1]);
+        t[g + 1] = _mm512_unpackhi_epi32(row[g], row[g + 1]);
+        t[g + 2] = _mm512_unpacklo_epi32(row[g + 2], row[g + 3]);
+        t[g + 3] = _mm512_unpackhi_epi32(row[g + 2], row[g + 3]);
+        u[g] = _mm512_unpacklo_epi64(t[g], t[g + 2]);
+        u[g + 1] = _mm512_unpackhi_epi64(t[g], t[g + 2]);
+        u[g + 2] = _mm512_unpacklo_epi64(t[g + 1], t[g + 3]);
+        u[g + 3] = _mm512_unpackhi_epi64(t[g + 1], t[g + 3]);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        __m512i a = SHUFFLE(u[c], u[4 + c], 0x44), b = SHUFFLE(u[8 + c], u[12 + c], 0x44);
+        __m512i d = SHUFFLE(u[c], u[4 + c], 0xee), e = SHUFFLE(u[8 + c], u[12 + c], 0xee);
+        t[c] = SHUFFLE(a, b, 0x88);
+        t[4 + c] = SHUFFLE(a, b, 0xdd);
+        t[8 + c] = SHUFFLE(d, e, 0x88);
+        t[12 + c] = SHUFFLE(d, e, 0xdd);
+    }
+    if (columns == 16) {
+#pragma GCC unroll 16
+        for (int c = 0; c < 16; c++)
+            _mm512_storeu_si512(dst + 16 * c, t[c]);
+    } else {
+        for (int32_t c = 0; c < columns; c++)
+            _mm512_storeu_si512(dst + 16 * c, t[c]);
+    }
+}
+
 static void attn_transpose(uint32_t *dst, const uint32_t *const *rows, int32_t n, int32_t pairs)
 {
-    for (int32_t j = 0; j < pairs; j++, dst += 16) {
-        for (int32_t i = 0; i < n; i++)
-            dst[i] = rows[i][j];
-        for (int32_t i = n; i < 16; i++)
-            dst[i] = 0;
+    int32_t j = 0;
+    __m512i v[16];
+    if (n == 16) {
+        for (; j + 16 <= pairs; j += 16) {
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++)
+                v[i] = _mm512_loadu_si512(rows[i] + j);
+            transpose_16(dst + 16 * j, v, 16);
+        }
+    }
+    for (; j < pairs; j += 16) {
+        int32_t columns = pairs - j < 16 ? pairs - j : 16;
+        __mmask16 mask = (__mmask16)((1u << columns) - 1);
+        for (int32_t i = 0; i < 16; i++)
+            v[i] = i < n ? _mm512_maskz_loadu_epi32(mask, rows[i] + j) : _mm512_setzero_si512();
+        transpose_16(dst + 16 * j, v, columns);
+    }
+}
+
+static void attn_interleave(uint32_t *dst, const uint32_t *a, const uint32_t *b, int32_t n)
+{
+    const __m512i low = _mm512_set1_epi32(0xffff);
+    const __m512i first = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    int32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m512i x = _mm512_loadu_si512(a + i), y = _mm512_loadu_si512(b + i);
+        __m512i even = _mm512_or_si512(_mm512_and_si512(x, low), _mm512_slli_epi32(y, 16));
+        __m512i odd = _mm512_or_si512(_mm512_srli_epi32(x, 16), _mm512_andnot_si512(low, y));
+        _mm512_storeu_si512(dst + 2 * i, _mm512_permutex2var_epi32(even, first, odd));
+        _mm512_storeu_si512(dst + 2 * i + 16, _mm512_permutex2var_epi32(even, second, odd));
+    }
+    for (; i < n; i++) {
+        dst[2 * i] = (a[i] & 0xffffu) | b[i] << 16;
+        dst[2 * i + 1] = a[i] >> 16 | (b[i] & 0xffff0000u);
     }
 }
 

@@ -10,6 +10,7 @@
  *   attn_values  the same product, folded into `out`: out = out*keep + product*gain
  *   attn_softmax rows of scores -> probabilities; for each row the maximum (base 2) and the sum of its
  *                probabilities as they are stored
+ *   attn_transpose, attn_interleave   rows of pairs -> keys and values in the GQA layout
  *
  * GQA rows are (token, head) pairs of one KV head, in token order; MLA rows are the heads of one
  * token. For MLA and the indexer a span's row-major keys are first rearranged into the GQA layout, so
@@ -156,7 +157,7 @@ static void attend_span(tile_area *area, const attn_elem *q, int32_t pairs, int3
     }
     static const float none[HEAD_ROWS] = {0};
     float one[HEAD_ROWS];
-    for (int32_t r = 0; r < rows; r++)
+    for (int32_t r = 0; r < HEAD_ROWS; r++)
         one[r] = 1.0f;
     attn_values(area->probs[0], rows, v, v_width, used, product, none, one, ahead);
     for (int32_t r = 0; r < rows; r++)
@@ -233,12 +234,13 @@ static void pack_keys(uint32_t *dst, const uint32_t *const *rows, int32_t n, int
 static void pack_values(uint32_t *dst, const uint32_t *const *rows, int32_t n, int32_t rank, int32_t width)
 {
     for (int32_t t = 0; t < n; t += 2, dst += width) {
-        const uint32_t *a = rows[t], *b = t + 1 < n ? rows[t + 1] : NULL;
-        for (int32_t i = 0; i < rank / 2; i++) {
-            uint32_t x = a[i], y = b ? b[i] : 0;
-            dst[2 * i] = (x & 0xffffu) | y << 16;
-            dst[2 * i + 1] = x >> 16 | (y & 0xffff0000u);
-        }
+        if (t + 1 < n)
+            attn_interleave(dst, rows[t], rows[t + 1], rank / 2);
+        else
+            for (int32_t i = 0; i < rank / 2; i++) {
+                dst[2 * i] = rows[t][i] & 0xffffu;
+                dst[2 * i + 1] = rows[t][i] >> 16;
+            }
         for (int32_t i = rank; i < width; i++)
             dst[i] = 0;
     }

@@ -125,6 +125,7 @@ static void attn_softmax(float (*s)[CLB_SPAN], int32_t rows, const int32_t *n, f
         softmax_row(s[r], n[r], scale, p[r], max + r, sum + r);
 }
 
+/* dst[pair][16] = pair `pair` of each of n <= 16 rows, zero in the other lanes. */
 static void attn_transpose(uint32_t *dst, const uint32_t *const *rows, int32_t n, int32_t pairs)
 {
     for (int32_t j = 0; j < pairs; j++, dst += 16) {
@@ -132,5 +133,14 @@ static void attn_transpose(uint32_t *dst, const uint32_t *const *rows, int32_t n
             dst[i] = rows[i][j];
         for (int32_t i = n; i < 16; i++)
             dst[i] = 0;
+    }
+}
+
+/* dst[i][2] = bf16 number i of a, then of b, for 2n numbers. */
+static void attn_interleave(uint32_t *restrict dst, const uint32_t *restrict a, const uint32_t *restrict b, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        dst[2 * i] = (a[i] & 0xffffu) | b[i] << 16;
+        dst[2 * i + 1] = a[i] >> 16 | (b[i] & 0xffff0000u);
     }
 }

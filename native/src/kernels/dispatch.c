@@ -25,7 +25,11 @@
 static const clb_kernels reference = CLB_TABLE(COLIBRI_ISA_BASELINE, ref, "reference", CLB_LINEAR_ROWMAJOR_ALIGN);
 static const clb_kernels baseline = CLB_TABLE(COLIBRI_ISA_BASELINE, baseline, "baseline", CLB_LINEAR_ROWMAJOR_ALIGN);
 #if defined(__x86_64__)
+static const clb_kernels avx2 = CLB_TABLE(COLIBRI_ISA_AVX2, avx2, "avx2", CLB_LINEAR_TILED_ALIGN);
 static const clb_kernels avx512 = CLB_TABLE(COLIBRI_ISA_AVX512, avx512, "avx512", CLB_LINEAR_TILED_ALIGN);
+#endif
+#if defined(__aarch64__)
+static const clb_kernels neon = CLB_TABLE(COLIBRI_ISA_NEON, neon, "neon", CLB_LINEAR_TILED_ALIGN);
 #endif
 
 const clb_kernels *clb_kernels_reference(void)
@@ -43,8 +47,14 @@ const clb_kernels *clb_kernels_get(int32_t isa)
     case COLIBRI_ISA_BASELINE:
         return &baseline;
 #if defined(__x86_64__)
+    case COLIBRI_ISA_AVX2:
+        return &avx2;
     case COLIBRI_ISA_AVX512:
         return &avx512;
+#endif
+#if defined(__aarch64__)
+    case COLIBRI_ISA_NEON:
+        return &neon;
 #endif
     default:
         return NULL;

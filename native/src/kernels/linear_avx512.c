@@ -141,45 +141,7 @@ ALWAYS_INLINE bf16_pairs widen_fp8(__m512i v, const fp8_tables *t)
 #define CLB_T 6
 #include "linear_avx512_tile.h"
 
-#define WIDTHS(name) {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6}
-
-static const clb_tile_fn *tiles_for(const clb_weight *w)
-{
-    static const clb_tile_fn f32[] = WIDTHS(f32);
-    static const clb_tile_fn bf16[] = WIDTHS(bf16);
-    static const clb_tile_fn f16[] = WIDTHS(f16);
-    static const clb_tile_fn i8_row[] = WIDTHS(i8_row);
-    static const clb_tile_fn i4_row[] = WIDTHS(i4_row);
-    static const clb_tile_fn i4_group16[] = WIDTHS(i4_group16);
-    static const clb_tile_fn i4_group32[] = WIDTHS(i4_group32);
-    static const clb_tile_fn i4_group64[] = WIDTHS(i4_group64);
-    static const clb_tile_fn fp8[] = WIDTHS(fp8);
-    static const clb_tile_fn q4_0[] = WIDTHS(q4_0);
-    static const clb_tile_fn q4_1[] = WIDTHS(q4_1);
-    static const clb_tile_fn q8_0[] = WIDTHS(q8_0);
-    switch (w->format) {
-    case COLIBRI_FORMAT_F32:
-        return f32;
-    case COLIBRI_FORMAT_BF16:
-        return bf16;
-    case COLIBRI_FORMAT_F16:
-        return f16;
-    case COLIBRI_FORMAT_I8_ROW:
-        return i8_row;
-    case COLIBRI_FORMAT_I4_ROW:
-        return i4_row;
-    case COLIBRI_FORMAT_I4_GROUP:
-        return w->seg == 16 ? i4_group16 : w->seg == 32 ? i4_group32 : i4_group64;
-    case COLIBRI_FORMAT_FP8_BLOCK:
-        return fp8;
-    case COLIBRI_FORMAT_Q4_0:
-        return q4_0;
-    case COLIBRI_FORMAT_Q4_1:
-        return q4_1;
-    default:
-        return q8_0;
-    }
-}
+CLB_DEFINE_TILES_FOR()
 
 void clb_linear_avx512_linear(const clb_weight *w, const void *act, int32_t n, int32_t t0, int32_t t1, float *y,
                               int64_t ldy, int32_t block0, int32_t block1, int32_t flags)

@@ -11,7 +11,8 @@
  * Activations. Tile after tile; within a tile of T tokens segment after segment:
  *   Q8   : [seg/4][T] dwords (4 int8 of consecutive columns), then T each of
  *          int32 -8*sum(q), int32 -128*sum(q), f32 scale, f32 scale*sum(q)
- *   BF16 : [pairs][T] dwords (2 bf16), columns padded to a multiple of 128 with zeros
+ *   BF16 : [pairs][T] dwords (2 bf16), columns padded to a multiple of 128 with zeros; an instruction
+ *          set without bf16 arithmetic defines CLB_BF16_AS_F32 and gets [cols][T] f32 of the same values
  *   F32  : [cols][T] f32
  * A weight kernel thus reads one ascending stream and broadcasts one dword per token and step. The
  * unsigned weights of VNNI (nibble, byte ^ 0x80) carry an offset of 8 or 128; starting the integer
@@ -37,6 +38,14 @@
 
 #if CLB_UNIT != CLB_LINEAR_TILED_ALIGN
 #error "tiles and the alignment promised to callers disagree"
+#endif
+
+#if defined(CLB_BF16_AS_F32)
+#define CLB_BF16_SEG_BYTES 512
+typedef float clb_rounded; /* how a bf16 activation is stored */
+#else
+#define CLB_BF16_SEG_BYTES 256
+typedef uint16_t clb_rounded;
 #endif
 
 /* One call of a tile kernel: T tokens times one block of 32 rows. */
@@ -82,7 +91,7 @@ static inline int64_t clb_act_seg_bytes(int32_t kind)
     if (kind == CLB_ACT_F32)
         return 4;
     if (kind == CLB_ACT_BF16)
-        return 256;
+        return CLB_BF16_SEG_BYTES;
     return clb_kind_seg(kind) + CLB_SEG_EXTRA;
 }
 
@@ -174,6 +183,47 @@ static inline void clb_linear_tiled(const clb_tile_fn *tiles, const clb_weight *
     }
 }
 
+#define CLB_WIDTHS(name) {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6}
+/* Defines tiles_for(): the kernels of a weight's format, from the functions <format>_<T> in scope. */
+#define CLB_DEFINE_TILES_FOR()                                                                               \
+    static const clb_tile_fn *tiles_for(const clb_weight *w)                                                 \
+    {                                                                                                        \
+        static const clb_tile_fn i4_group16[] = CLB_WIDTHS(i4_group16);                                      \
+        static const clb_tile_fn i4_group32[] = CLB_WIDTHS(i4_group32);                                      \
+        static const clb_tile_fn i4_group64[] = CLB_WIDTHS(i4_group64);                                      \
+        static const clb_tile_fn q8_0[] = CLB_WIDTHS(q8_0);                                                  \
+        static const clb_tile_fn f32[] = CLB_WIDTHS(f32);                                                    \
+        static const clb_tile_fn bf16[] = CLB_WIDTHS(bf16);                                                  \
+        static const clb_tile_fn f16[] = CLB_WIDTHS(f16);                                                    \
+        static const clb_tile_fn i8_row[] = CLB_WIDTHS(i8_row);                                              \
+        static const clb_tile_fn i4_row[] = CLB_WIDTHS(i4_row);                                              \
+        static const clb_tile_fn fp8[] = CLB_WIDTHS(fp8);                                                    \
+        static const clb_tile_fn q4_0[] = CLB_WIDTHS(q4_0);                                                  \
+        static const clb_tile_fn q4_1[] = CLB_WIDTHS(q4_1);                                                  \
+        switch (w->format) {                                                                                 \
+        case COLIBRI_FORMAT_F32:                                                                             \
+            return f32;                                                                                      \
+        case COLIBRI_FORMAT_BF16:                                                                            \
+            return bf16;                                                                                     \
+        case COLIBRI_FORMAT_F16:                                                                             \
+            return f16;                                                                                      \
+        case COLIBRI_FORMAT_I8_ROW:                                                                          \
+            return i8_row;                                                                                   \
+        case COLIBRI_FORMAT_I4_ROW:                                                                          \
+            return i4_row;                                                                                   \
+        case COLIBRI_FORMAT_FP8_BLOCK:                                                                       \
+            return fp8;                                                                                      \
+        case COLIBRI_FORMAT_Q4_0:                                                                            \
+            return q4_0;                                                                                     \
+        case COLIBRI_FORMAT_Q4_1:                                                                            \
+            return q4_1;                                                                                     \
+        case COLIBRI_FORMAT_I4_GROUP:                                                                        \
+            return w->seg == 16 ? i4_group16 : w->seg == 32 ? i4_group32 : i4_group64;                       \
+        default:                                                                                             \
+            return q8_0;                                                                                     \
+        }                                                                                                    \
+    }
+
 /* How one instruction set turns a token's segment into dwords:
  * quantize: n <= seg values to int8 (the rest 0), returns scale and sum of q. */
 typedef struct {
@@ -182,7 +232,7 @@ typedef struct {
 } clb_quantized;
 typedef clb_quantized (*clb_quantize_fn)(const float *x, int32_t n, int32_t seg, int8_t *q);
 /* n <= 128 values to bf16, the rest of the 128 is 0. */
-typedef void (*clb_round_fn)(const float *x, int32_t n, uint16_t *out);
+typedef void (*clb_round_fn)(const float *x, int32_t n, clb_rounded *out);
 
 /* Spreads `words` dwords of one token over a tile of `width` tokens. */
 static inline void clb_spread_words(const void *src, int32_t words, int32_t width, uint8_t *dst)
@@ -212,9 +262,9 @@ static inline void clb_act_prepare_tiled(clb_quantize_fn quantize, clb_round_fn 
             for (int32_t first = 0; first < cols; first += seg, dst += seg_bytes * width) {
                 const int32_t live = cols - first < seg ? cols - first : seg;
                 if (kind == CLB_ACT_BF16) {
-                    _Alignas(64) uint16_t rounded[128];
+                    _Alignas(64) clb_rounded rounded[128];
                     round_bf16(src + first, live, rounded);
-                    clb_spread_words(rounded, 64, width, dst + i * 4);
+                    clb_spread_words(rounded, CLB_BF16_SEG_BYTES / 4, width, dst + i * 4);
                 } else {
                     _Alignas(64) int8_t q[64];
                     clb_quantized r = quantize(src + first, live, seg, q);

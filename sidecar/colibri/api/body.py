@@ -9,13 +9,18 @@ import re
 from typing import TypeVar
 
 import msgspec
+from flask import Request
 
-from colibri.errors import RequestError
+from colibri.errors import BodyTooLargeError, RequestError
 
 T = TypeVar("T")
 
+MAX_BODY_BYTES = 32 << 20
+
 # The library's sentence: "Expected `int | null`, got `str` - at `$.messages[0].role`".
 _MISMATCH = re.compile(r"^Expected `([^`]+)`, got `([^`]+)`(?: - at `\$\.?([^`]*)`)?$")
+# "Object missing required field `role` - at `$.messages[0]`"
+_MISSING = re.compile(r"^Object missing required field `([^`]+)`(?: - at `\$\.?([^`]*)`)?$")
 _PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
 _ARTICLES = {
     "int": "an integer",
@@ -31,6 +36,16 @@ _ARTICLES = {
 def _describe(kinds: str) -> str:
     names = [_ARTICLES.get(kind, kind) for kind in kinds.split(" | ") if kind != "null"]
     return " or ".join(names) or "null"
+
+
+def read(request: Request) -> bytes:
+    """The whole body. Raises BodyTooLargeError; a body sent in chunks announces no length."""
+    data = request.get_data()
+    if len(data) >= MAX_BODY_BYTES:
+        raise BodyTooLargeError(
+            f"The request body is larger than the {MAX_BODY_BYTES >> 20} MB the server accepts."
+        )
+    return data
 
 
 def decode(body: bytes, kind: type[T]) -> T:
@@ -59,6 +74,10 @@ def _mismatch(text: str) -> RequestError:
             param=place or None,
             code="invalid_type",
         )
+    missing = _MISSING.match(text)
+    if missing:
+        place = ".".join(part for part in (missing[2], missing[1]) if part)
+        return RequestError(f"'{place}' is missing.", param=place, code="missing_field")
     found = _PLACE.search(text)
     place = found.group(1) if found else ""
     sentence = _PLACE.sub("", text)

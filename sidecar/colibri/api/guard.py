@@ -27,11 +27,10 @@ import secrets
 
 from flask import Flask, Request, Response, request
 
+from colibri.api.body import MAX_BODY_BYTES
 from colibri.errors import AuthenticationError, ForbiddenError, MediaTypeError, RequestError
 from colibri.logs import request_id
 from colibri.settings import Settings
-
-MAX_BODY_BYTES = 32 << 20
 
 # Front ends under development and desktop shells on this machine: Vite, and Tauri on its platforms.
 LOCAL_ORIGINS = frozenset(

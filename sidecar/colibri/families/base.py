@@ -60,11 +60,11 @@ class Family:
     """One architecture. All functions are pure.
 
     `geometry(reader)` checks every config value and raises ModelError naming file and key.
-    `tensors(geometry)` yields every tensor of the complete model, parts included; `absent_parts`
-    tells which optional parts a container without them loses: `without(geometry, part)` gives the
-    geometry that is left. `model_id(geometry, folder)` is the default id or None for the folder's
-    name. `end_tokens` are texts that end a turn wherever the tokenizer knows them as control
-    tokens.
+    `tensors(geometry)` yields every tensor of the complete model, optional parts included;
+    `without(geometry, part)` gives the geometry of a model that lacks one of `optional_parts`.
+    `model_id(geometry, folder)` is the default id or None for the folder's name. `end_tokens` are
+    texts that end a turn wherever the tokenizer knows them as control tokens. `builtin_template`
+    serves containers that ship none; `template_variables` are defaults that a request may override.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Family:
     end_tokens: tuple[str, ...] = ()
     model_id: Callable[[Geometry, str], str | None] = field(default=lambda _geometry, _folder: None)
     builtin_template: str = ""
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
 
     def matches(self, config: Mapping[str, Any]) -> bool:
         """Whether a config.json is this family's."""

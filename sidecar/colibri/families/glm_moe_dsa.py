@@ -18,6 +18,7 @@ from colibri.engine.table import Family as EngineFamily
 from colibri.engine.table import Geometry
 from colibri.families import base
 from colibri.families.base import Capabilities, Family, TensorSpec
+from colibri.families.glm_template import TEMPLATE
 from colibri.families.values import ConfigReader
 
 # The norms of the latents were published with the reference implementation's class default, not
@@ -256,4 +257,7 @@ GLM_MOE_DSA = Family(
     optional_parts=("indexer", "mtp"),
     end_tokens=("<|endoftext|>", "<|user|>", "<|observation|>"),
     model_id=_model_id,
+    builtin_template=TEMPLATE,
+    # Reasoning is asked for by request; without the wish the model answers at once.
+    template_variables={"enable_thinking": False},
 )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from colibri.engine.table import Format
@@ -117,21 +118,20 @@ class Candidates:
 
 def candidates(pair: Quantized) -> Candidates:
     """Every format whose byte counts equal the pair's."""
-    formats: set[Format] = set()
+    return _candidates(pair.rows, pair.cols, pair.data_bytes, pair.scales)
+
+
+@lru_cache(maxsize=4096)  # a container of 59,000 pairs has some dozen different ones
+def _candidates(rows: int, cols: int, data_bytes: int, scales: int) -> Candidates:
+    formats = {
+        fmt
+        for fmt in (Format.I8_ROW, Format.I4_ROW, Format.FP8_BLOCK)
+        if (data_bytes, scales) == (plain_bytes(fmt, rows, cols), scale_count(fmt, 0, rows, cols))
+    }
     groups: set[int] = set()
-    for fmt in (Format.I8_ROW, Format.I4_ROW, Format.FP8_BLOCK):
-        if (pair.data_bytes, pair.scales) == (
-            plain_bytes(fmt, pair.rows, pair.cols),
-            scale_count(fmt, 0, pair.rows, pair.cols),
-        ):
-            formats.add(fmt)
-    if Format.I4_ROW not in formats and pair.data_bytes == plain_bytes(
-        Format.I4_ROW, pair.rows, pair.cols
-    ):
+    if Format.I4_ROW not in formats and data_bytes == plain_bytes(Format.I4_ROW, rows, cols):
         groups = {
-            size
-            for size in GROUP_SIZES
-            if pair.scales == scale_count(Format.I4_GROUP, size, pair.rows, pair.cols)
+            size for size in GROUP_SIZES if scales == scale_count(Format.I4_GROUP, size, rows, cols)
         }
     return Candidates(frozenset(formats), frozenset(groups))
 

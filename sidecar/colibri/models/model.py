@@ -162,10 +162,9 @@ def _template(
         source, where = family.builtin_template, f"built-in template of {family.name}"
     if not source:
         return None
-    variables = {
-        key: token_text(settings, key)
-        for key in ("bos_token", "eos_token", "unk_token", "pad_token")
-    }
+    keys = ("bos_token", "eos_token", "unk_token", "pad_token")
+    variables: dict[str, Any] = {key: token_text(settings, key) for key in keys}
+    variables.update(family.template_variables)
     return ChatTemplate(source, tokenizer, where=where, variables=variables)
 
 

@@ -32,6 +32,7 @@ _MAX_STEPS: Final = 1_000_000  # loop turns, calls and joins of one rendering
 _MAX_SECONDS: Final = 5.0
 _MAX_NUMBER: Final = 1 << 62
 _MAX_DEPTH: Final = 64
+_THINK_START, _THINK_END = "<think>", "</think>"
 # Text that a template may build beyond what it was given: far above any real prompt's own words.
 _MAX_EXTRA_CHARS: Final = 4 << 20
 _MAX_GROWTH: Final = 8
@@ -139,7 +140,7 @@ class _LimitedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return result
 
     def wrap_str_format(self, value: Any) -> Any:
-        """jinja2 replaces `str.format` when a template takes it; the format text is checked then."""
+        """jinja2 replaces `str.format` when a template takes it; the format is checked then."""
         wrapped = super().wrap_str_format(value)
         if wrapped is not None:
             _check_format(value.__self__)
@@ -359,7 +360,7 @@ class ChatTemplate:
         tokenizer: Tokenizer,
         *,
         where: str,
-        variables: Mapping[str, str] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> None:
         if len(source) > MAX_SOURCE_CHARS:
             raise ModelError(
@@ -455,6 +456,22 @@ def _named(error: BaseException) -> str:
     return text.removesuffix(".")
 
 
+def _split_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Moves reasoning that a client left inside an assistant's content to `reasoning_content`.
+
+    Templates find it by its markers, which guarded content no longer shows them. Reasoning ends at
+    the first end marker, the answer begins behind the last one.
+    """
+    content = message.get("content")
+    if message.get("role") != "assistant" or not isinstance(content, str):
+        return message
+    if _THINK_END not in content or message.get("reasoning_content") is not None:
+        return message
+    reasoning = content.split(_THINK_END)[0].split(_THINK_START)[-1]
+    answer = content.split(_THINK_END)[-1]
+    return {**message, "reasoning_content": reasoning.strip(), "content": answer.lstrip("\n")}
+
+
 def _texts(value: Any, depth: int = 0) -> Iterator[str]:
     """Every text in a JSON-like value, keys included."""
     if depth > _MAX_DEPTH:
@@ -484,6 +501,8 @@ def _guarded(value: Any, guard: Guard) -> Any:
 
 def _guarded_message(message: Mapping[str, Any], guard: Guard) -> dict[str, Any]:
     """The message with its content guarded; keys and role are the API's own words."""
+    if guard.knows(_THINK_END):
+        message = _split_reasoning(message)
     return {
         key: value if key == "role" else _guarded(value, guard) for key, value in message.items()
     }

@@ -65,6 +65,10 @@ class Guard:
             marked = marked[:cut] + self.char + marked[cut:]
         return marked
 
+    def knows(self, marker: str) -> bool:
+        """Whether a text is one of the tokenizer's markers."""
+        return marker in self._markers
+
     def strip(self, text: str) -> str:
         """The text without guards."""
         return text.replace(self.char, "")

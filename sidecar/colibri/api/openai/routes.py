@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from flask import Blueprint, Response, request
 
+from colibri.api.body import read
 from colibri.api.connection import client_gone
 from colibri.api.openai import encode, handler
 from colibri.api.openai.handler import Prepared
@@ -67,10 +68,10 @@ def blueprint(services: Services) -> Blueprint:
         return json_response(model_object())
 
     def chat_completions() -> Response:
-        return _generate(handler.prepare_chat(request.get_data(), services), services)
+        return _generate(handler.prepare_chat(read(request), services), services)
 
     def completions() -> Response:
-        return _generate(handler.prepare_completion(request.get_data(), services), services)
+        return _generate(handler.prepare_completion(read(request), services), services)
 
     for prefix in PREFIXES:
         routes.add_url_rule(f"{prefix}/models", view_func=list_models)
