@@ -218,7 +218,7 @@ static int64_t fixed_bytes(const colibri_engine *engine, const clb_loader *loade
     const colibri_geometry *g = &engine->geometry;
     int64_t sessions = engine->options.sessions > 0 ? engine->options.sessions : 1;
     int64_t blocks = (engine->context + CLB_SPAN - 1) / CLB_SPAN;
-    int64_t per_session = blocks * engine->kv.block_bytes + (int64_t)g->vocab * 4 + (int64_t)engine->context * 4;
+    int64_t per_session = blocks * (int64_t)clb_os_size((size_t)engine->kv.block_bytes) + (int64_t)g->vocab * 4 + (int64_t)engine->context * 4;
     return loader->bytes[0] + sessions * per_session + engine->worker_bytes * clb_pool_threads(engine->pool) +
            clb_step_bytes(engine);
 }
@@ -248,6 +248,7 @@ static int32_t place_experts(colibri_engine *engine, const clb_loader *loader, c
         .io_mode = engine->options.io_mode,
         .direct = !engine->options.io_buffered,
         .prefetch = !engine->options.no_prefetch,
+        .fault = engine->options.fault,
     };
     return clb_store_stream(&engine->store, &engine->table, engine->pool, &options, NULL, error);
 }

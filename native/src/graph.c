@@ -333,7 +333,7 @@ int32_t clb_head(colibri_engine *engine, float *normed, int32_t n, float *logits
     const colibri_geometry *g = &engine->geometry;
     if (engine->options.fault == CLB_FAULT_BATCH_ORDER && wide)
         for (int64_t i = 0; i < (int64_t)n * g->hidden; i++)
-            normed[i] *= 1.0f + 0x1p-20f;
+            normed[i] *= 1.0f + 0x1p-6f;
     clb_job job = {&engine->head, normed, g->hidden, NULL, n, logits, g->vocab, 0};
     return clb_run_jobs(engine, &job, 1, error);
 }

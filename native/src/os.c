@@ -24,6 +24,11 @@ static size_t mapped_bytes(size_t bytes)
     return (bytes + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
 }
 
+size_t clb_os_size(size_t bytes)
+{
+    return bytes < HUGE_PAGE ? (bytes + 63) & ~(size_t)63 : mapped_bytes(bytes);
+}
+
 void *clb_os_alloc(size_t bytes)
 {
     if (bytes == 0)

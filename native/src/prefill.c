@@ -86,8 +86,9 @@ int64_t clb_step_bytes(const colibri_engine *engine)
     int64_t widest = rows * engine->family->row_floats(g);
     if (experts > widest)
         widest = experts;
-    /* Half as much again for the prepared activations; joining scratch blocks briefly holds both. */
-    return (int64_t)chunk.bytes + widest * (int64_t)sizeof(float) * 3 / 2 + (int64_t)g->vocab * 4;
+    /* Half as much again for the prepared activations. */
+    int64_t scratch = widest * (int64_t)sizeof(float) * 3 / 2 + (int64_t)CLB_SCRATCH_MIN;
+    return (int64_t)clb_os_size(chunk.bytes) + (int64_t)clb_os_size((size_t)scratch) + (int64_t)g->vocab * 4;
 }
 
 static int32_t start_chunk(colibri_session *session, const clb_error *error)

@@ -47,7 +47,7 @@ static void free_blocks(colibri_session *session, int32_t keep)
         session->n_blocks--;
         clb_os_free(session->blocks[session->n_blocks], bytes);
         session->blocks[session->n_blocks] = NULL;
-        atomic_fetch_sub(&session->engine->kv_bytes, (int64_t)bytes);
+        atomic_fetch_sub(&session->engine->kv_bytes, (int64_t)clb_os_size(bytes));
     }
 }
 
@@ -55,12 +55,12 @@ static void free_blocks(colibri_session *session, int32_t keep)
 int32_t clb_session_reserve(colibri_session *session, int32_t length, const clb_error *error)
 {
     colibri_engine *engine = session->engine;
-    int64_t bytes = engine->kv.block_bytes, budget = engine->options.memory_budget;
+    int64_t bytes = (int64_t)clb_os_size((size_t)engine->kv.block_bytes), budget = engine->options.memory_budget;
     int32_t want = (length + CLB_SPAN - 1) / CLB_SPAN, had = session->n_blocks;
     while (session->n_blocks < want) {
         int64_t held = engine->region_bytes[0] + engine->region_bytes[1] + engine->store.slot_bytes +
                        atomic_load(&engine->kv_bytes);
-        uint8_t *block = budget > 0 && held + bytes > budget ? NULL : clb_os_alloc((size_t)bytes);
+        uint8_t *block = budget > 0 && held + bytes > budget ? NULL : clb_os_alloc((size_t)engine->kv.block_bytes);
         if (block == NULL) {
             free_blocks(session, had);
             return clb_fail(error, COLIBRI_ERROR_MEMORY,

@@ -241,12 +241,12 @@ static void start_reads(clb_store *store)
 {
     for (int32_t i = store->next_wanted; i < store->n_wanted; i++) {
         clb_store_item *item = &store->items[store->wanted[i]];
-        if (item->wanted && item->state == ITEM_ABSENT && !clb_store_start_read(store, store->wanted[i], 0))
+        if (item->wanted && item->state == ITEM_ABSENT && !clb_store_start_read(store, store->wanted[i], i))
             return;
     }
     while (store->n_guesses > 0) {
         int32_t guess = store->guesses[store->n_guesses - 1];
-        if (store->items[guess].state == ITEM_ABSENT && !clb_store_start_read(store, guess, 1))
+        if (store->items[guess].state == ITEM_ABSENT && !clb_store_start_read(store, guess, -1))
             return;
         store->n_guesses--;
     }
@@ -261,6 +261,7 @@ int32_t clb_store_request(clb_store *store, int32_t layer, const int32_t *expert
     store->next_wanted = 0;
     store->n_handed = 0;
     store->failed = -1;
+    store->n_requests++;
     float weight = rows > CLB_STORE_STEP_ROWS ? CLB_HEAT_PREFILL : 1.0f;
     for (int32_t i = 0; i < n; i++) {
         int32_t number = item_number(store, layer, experts[i]);

@@ -42,6 +42,7 @@ typedef struct {
     int32_t io_mode;     /* clb_io_mode */
     int32_t direct;      /* 1 = direct I/O where possible */
     int32_t prefetch;    /* 1 = act on guesses */
+    int32_t fault;       /* tests, see fault.h */
 } clb_store_options;
 
 /* A request shared by more rows than this is a prompt passing, not a decode step. */
@@ -85,6 +86,7 @@ typedef struct {
     int32_t n_wanted;
     int32_t next_wanted;  /* order modes: first not handed out */
     int32_t n_handed;
+    uint32_t n_requests;
     int32_t *guesses;
     int32_t n_guesses;
     int32_t failed; /* item whose read failed, -1 = none */

@@ -19,6 +19,7 @@ typedef struct clb_store_item {
     int32_t failed;  /* one of them failed */
     int32_t wanted;  /* part of the request and not handed out */
     int32_t guessed; /* read on a guess and not asked for yet */
+    uint32_t request; /* the request during which its read started */
     uint8_t *staging;
 } clb_store_item;
 
@@ -52,9 +53,9 @@ int32_t clb_item_ranges(const clb_store_item *item, clb_range out[CLB_MAX_RANGES
 /* Whether the expert may be read straight into a slot. */
 int clb_item_is_direct(const clb_store_item *item);
 int64_t clb_item_bytes(const clb_store_item *item);
-/* Starts reading an absent expert if slot, staging and queue allow. `guess`: cold slots only. Returns 1
- * if started. */
-int clb_store_start_read(clb_store *store, int32_t item, int guess);
+/* Starts reading an absent expert if slot, staging and queue allow. `order` is its place in the request,
+ * -1 = a guess, which takes cold slots only. Returns 1 if started. */
+int clb_store_start_read(clb_store *store, int32_t item, int32_t order);
 /* Collects finished reads; waits for one if `wait` and something is in flight. */
 void clb_store_collect(clb_store *store, int wait);
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fault.h"
 #include "store_internal.h"
 
 typedef struct {
@@ -78,9 +79,23 @@ static void give_up(clb_store *store, clb_store_item *item)
     item->expert.gate.data = item->expert.up.data = item->expert.down.data = NULL;
 }
 
-/* A free slot, or the coldest evictable one. A guess takes only a cold one. -1 = none. */
-static int32_t take_slot(clb_store *store, clb_store_class *class, int guess)
+/* Slot of the expert of this class that the request needs last, behind place `order`; -1 = none. Keeps a
+ * cache of very few slots from being filled by experts whose turn comes later. */
+static int32_t latest_wanted(const clb_store *store, int32_t class_index, int32_t order)
 {
+    for (int32_t i = store->n_wanted - 1; i > order; i--) {
+        const clb_store_item *item = &store->items[store->wanted[i]];
+        if (item->class_index == class_index && item->wanted && item->state == ITEM_READY && item->leases == 0)
+            return item->slot;
+    }
+    return -1;
+}
+
+/* A free slot, or the coldest evictable one. A guess (order -1) takes only a cold one. -1 = none. */
+static int32_t take_slot(clb_store *store, int32_t class_index, int32_t order)
+{
+    clb_store_class *class = &store->classes[class_index];
+    int guess = order < 0;
     if (class->n_used < class->n_slots)
         return class->n_used++;
     int32_t best = -1;
@@ -94,6 +109,8 @@ static int32_t take_slot(clb_store *store, clb_store_class *class, int guess)
                                          store->step) < 0)
             best = s;
     }
+    if (best < 0 && !guess)
+        best = latest_wanted(store, class_index, order);
     if (best < 0)
         return -1;
     clb_store_item *item = &store->items[class->owner[best]];
@@ -176,13 +193,16 @@ static void arrive(clb_store *store, int32_t number)
         store->staging[store->n_staging++] = item->staging;
     item->staging = NULL;
     if (!item->failed) {
+        if (store->options.fault == CLB_FAULT_EXPERT_BYTE)
+            *(uint8_t *)(uintptr_t)item->expert.gate.data ^= 0x5a;
         item->state = ITEM_READY;
         atomic_fetch_add_explicit(&store->bytes_read, clb_item_bytes(item), memory_order_relaxed);
         return;
     }
     store->classes[item->class_index].owner[item->slot] = -1;
     give_up(store, item);
-    if (item->wanted)
+    /* A read left over from an earlier request is simply tried again. */
+    if (item->wanted && item->request == store->n_requests)
         store->failed = number;
 }
 
@@ -196,16 +216,16 @@ static int32_t free_read(const clb_store *store)
     return -1;
 }
 
-int clb_store_start_read(clb_store *store, int32_t number, int guess)
+int clb_store_start_read(clb_store *store, int32_t number, int32_t order)
 {
     clb_store_item *item = &store->items[number];
     clb_store_class *class = &store->classes[item->class_index];
-    int direct = clb_item_is_direct(item);
+    int direct = clb_item_is_direct(item), guess = order < 0;
     clb_range ranges[CLB_MAX_RANGES];
     int32_t n = clb_item_ranges(item, ranges);
     if (clb_io_in_flight(store->io) + n > store->n_reads || (!direct && store->n_staging == 0))
         return 0;
-    int32_t slot = take_slot(store, class, guess);
+    int32_t slot = take_slot(store, item->class_index, order);
     if (slot < 0)
         return 0;
     uint8_t *at = class->arena + slot * class->bytes;
@@ -213,6 +233,7 @@ int clb_store_start_read(clb_store *store, int32_t number, int guess)
     item->slot = slot;
     item->state = ITEM_READING;
     item->failed = 0;
+    item->request = store->n_requests;
     item->pending = n;
     item->guessed = guess;
     item->staging = direct ? NULL : store->staging[--store->n_staging];
