@@ -17,6 +17,7 @@ fails in silence. Thread rule: everything here is immutable after `resolve`.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import tomllib
 import types
@@ -39,11 +40,10 @@ Check = Callable[[Any], str | None]
 
 def _between(low: float, high: float | None = None) -> Check:
     def check(value: Any) -> str | None:
-        if value < low or (high is not None and value > high):
-            return f"must be at least {low:g}" + (
-                f" and at most {high:g}" if high is not None else ""
-            )
-        return None
+        if math.isfinite(value) and low <= value and (high is None or value <= high):
+            return None
+        limit = "" if high is None else f" and at most {high:g}"
+        return f"must be at least {low:g}{limit}"
 
     return check
 

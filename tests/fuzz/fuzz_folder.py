@@ -13,6 +13,8 @@ import atheris
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.fuzz import plain_import  # noqa: F401 - its import is the effect
+
 with atheris.instrument_imports(include=["colibri"]):
     from colibri.models import container, model
 

@@ -222,6 +222,7 @@ def test_R148_text_side_and_every_end_id_are_carried_over(tmp_path: Path) -> Non
 TEXT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"general__architecture": (TEXT, "mamba")}, "mamba"),
     ({"general__architecture": None}, "general.architecture"),
+    ({"split__count": (U32, 3)}, "one of 3 parts"),
     ({"llama__block_count": (TEXT, "2")}, "llama.block_count"),
     ({"llama__block_count": None}, "llama.block_count"),
     ({"llama__block_count": (U32, 3)}, "layer"),

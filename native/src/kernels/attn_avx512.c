@@ -14,8 +14,6 @@
 
 typedef uint16_t attn_elem;
 
-#define ATTN_COLUMNS 4
-
 static void attn_pack(attn_elem *dst, const float *src, int32_t n)
 {
     int32_t i = 0;
@@ -34,12 +32,6 @@ CLB_INLINE __m512i broadcast_pair(const uint16_t *p)
     int32_t x;
     memcpy(&x, p, 4);
     return _mm512_set1_epi32(x);
-}
-
-/* Address arithmetic in integers: the block ahead is another allocation. */
-CLB_INLINE void prefetch(const uint32_t *p, ptrdiff_t ahead)
-{
-    _mm_prefetch((const char *)((uintptr_t)p + (uintptr_t)ahead), _MM_HINT_T1);
 }
 
 /* For each row of the tile (X = what to do with a row). */
@@ -93,7 +85,7 @@ CLB_INLINE void prefetch(const uint32_t *p, ptrdiff_t ahead)
 #define DEFINE_TILE(name, rows, finish)                                                                      \
     CLB_INLINE void name(const uint16_t *a, size_t lda, const uint32_t *b, size_t ldb, size_t step,          \
                          int32_t pairs, const int vectors, float *c, size_t ldc, const float *keep,          \
-                         const float *gain, ptrdiff_t ahead)                                                 \
+                         const float *gain)                                                                  \
     {                                                                                                        \
         const __m512 zero = _mm512_setzero_ps();                                                             \
         (void)keep, (void)gain;                                                                              \
@@ -106,15 +98,6 @@ CLB_INLINE void prefetch(const uint32_t *p, ptrdiff_t ahead)
                 b2 = _mm512_loadu_si512(b + 2 * step);                                                       \
             if (vectors > 3)                                                                                 \
                 b3 = _mm512_loadu_si512(b + 3 * step);                                                       \
-            if (ahead) {                                                                                     \
-                prefetch(b, ahead);                                                                          \
-                if (vectors > 1)                                                                             \
-                    prefetch(b + step, ahead);                                                               \
-                if (vectors > 2)                                                                             \
-                    prefetch(b + 2 * step, ahead);                                                           \
-                if (vectors > 3)                                                                             \
-                    prefetch(b + 3 * step, ahead);                                                           \
-            }                                                                                                \
             ROWS_##rows(STEP_ROW)                                                                            \
         }                                                                                                    \
         ROWS_##rows(finish)                                                                                  \
@@ -137,32 +120,31 @@ DEFINE_TILES(merge_tile, MERGE_ROW)
         const uint16_t *ar = a + (size_t)r * lda;                                                            \
         float *cr = c + (size_t)r * ldc;                                                                     \
         const float *kr = keep ? keep + r : NULL, *gr = gain ? gain + r : NULL;                              \
-        ptrdiff_t next = r == 0 ? ahead : 0;                                                                 \
         switch (rows - r) {                                                                                  \
         case 1:                                                                                              \
-            tile##_1(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr, next);                                \
+            tile##_1(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
             break;                                                                                           \
         case 2:                                                                                              \
-            tile##_2(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr, next);                                \
+            tile##_2(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
             break;                                                                                           \
         case 3:                                                                                              \
-            tile##_3(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr, next);                                \
+            tile##_3(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
             break;                                                                                           \
         case 4:                                                                                              \
-            tile##_4(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr, next);                                \
+            tile##_4(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
             break;                                                                                           \
         case 5:                                                                                              \
-            tile##_5(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr, next);                                \
+            tile##_5(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
             break;                                                                                           \
         default:                                                                                             \
-            tile##_6(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr, next);                                \
+            tile##_6(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
         }                                                                                                    \
     }
 
 #define DEFINE_RUN(name, tile)                                                                               \
     static void name(const uint16_t *a, size_t lda, int32_t rows, const uint32_t *b, size_t ldb, size_t step,\
                      int32_t vectors, int32_t pairs, float *c, size_t ldc, const float *keep,                \
-                     const float *gain, ptrdiff_t ahead)                                                     \
+                     const float *gain)                                                                      \
     {                                                                                                        \
         if (vectors == 4) {                                                                                  \
             RUN_ROWS(tile, 4)                                                                                \
@@ -178,18 +160,23 @@ DEFINE_TILES(merge_tile, MERGE_ROW)
 DEFINE_RUN(store_product, store_tile)
 DEFINE_RUN(merge_product, merge_tile)
 
-static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, size_t step, int32_t columns,
-                        int32_t pairs, float *c, ptrdiff_t ahead)
+/* A few rows wait for the keys to come from memory: then one group at a time, so that the keys are read
+ * in the order they lie in, which is what the processor's own prefetch follows. */
+static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, int32_t groups, int32_t pairs, float *c)
 {
-    store_product(a, (size_t)pairs * 2, rows, b, 16, step, columns, pairs, c, CLB_SPAN, NULL, NULL, ahead);
+    const int32_t at_once = rows <= 12 ? 1 : 4;
+    const size_t step = (size_t)pairs * 16;
+    for (int32_t g = 0; g < groups; g += at_once)
+        store_product(a, (size_t)pairs * 2, rows, b + (size_t)g * step, 16, step,
+                      groups - g < at_once ? groups - g : at_once, pairs, c + 16 * g, CLB_SPAN, NULL, NULL);
 }
 
 static void attn_values(const attn_elem *p, int32_t rows, const uint32_t *v, int32_t width, int32_t pairs, float *out,
-                        const float *keep, const float *gain, ptrdiff_t ahead)
+                        const float *keep, const float *gain)
 {
     for (int32_t i = 0; i < width; i += 64)
         merge_product(p, CLB_SPAN, rows, v + i, (size_t)width, 16, width - i < 64 ? (width - i) / 16 : 4, pairs,
-                      out + i, (size_t)width, keep, gain, ahead);
+                      out + i, (size_t)width, keep, gain);
 }
 
 /* ---- softmax ------------------------------------------------------------------------------------- */

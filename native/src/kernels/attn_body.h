@@ -6,7 +6,7 @@
  *   attn_elem    how queries and probabilities are kept: float, or uint16_t for bf16
  *   attn_pack    f32 -> attn_elem
  *   attn_scores  c[row][lane] = sum over pairs j of a[row][2j]*low(b[j][lane]) + a[row][2j+1]*high(...)
- *                for columns of 16 lanes; one chain over j, so rows and columns may be cut anyhow
+ *                for `groups` groups of 16 lanes; one chain over j, so rows and groups may be cut anyhow
  *   attn_values  the same product, folded into `out`: out = out*keep + product*gain
  *   attn_softmax rows of scores -> probabilities; for each row the maximum (base 2) and the sum of its
  *                probabilities as they are stored
@@ -21,7 +21,6 @@
 enum {
     TILE_ROWS = 30,   /* GQA: query rows that share one pass over a span */
     HEAD_ROWS = 64,   /* MLA and indexer: the same for heads */
-    STREAM_ROWS = 12, /* GQA: up to here the next span is prefetched */
     LANES = 16,       /* tokens per group of keys */
     PAIRS = CLB_SPAN / 2,
     ALIGN = 64
@@ -137,29 +136,25 @@ void CLB_ATTN(softmax_finish)(const clb_softmax *softmax, float *out, int32_t n,
 /* Rows of a tile against one span. visible[r] = keys row r sees, 1..128, ascending over rows; the
  * keys after a row's last do not reach its result. k: [group][pairs][16][2]; v: [64][v_width][2] with
  * v_width a multiple of 16. out rows are `width` <= v_width floats apart; if they differ, `product` is
- * room for rows * v_width floats. `ahead`: bytes from these keys to the ones wanted next, which are then
- * fetched into the cache step by step; 0 = none. */
+ * room for rows * v_width floats. */
 static void attend_span(tile_area *area, const attn_elem *q, int32_t pairs, int32_t rows, const int32_t *visible,
                         const uint32_t *k, const uint32_t *v, int32_t v_width, float scale, clb_softmax *state,
-                        float *out, int32_t width, float *product, ptrdiff_t ahead)
+                        float *out, int32_t width, float *product)
 {
     int32_t groups = (visible[rows - 1] + LANES - 1) / LANES;
-    size_t group_step = (size_t)pairs * LANES;
-    for (int32_t g = 0; g < groups; g += ATTN_COLUMNS)
-        attn_scores(q, rows, k + (size_t)g * group_step, group_step,
-                    groups - g < ATTN_COLUMNS ? groups - g : ATTN_COLUMNS, pairs, &area->scores[0][g * LANES], ahead);
+    attn_scores(q, rows, k, groups, pairs, area->scores[0]);
     attn_softmax(area->scores, rows, visible, scale * LOG2E, area->probs, area->part_max, area->part_sum);
     merge_states(state, area->part_max, area->part_sum, rows, area->keep, area->gain);
     int32_t used = (visible[rows - 1] + 1) / 2;
     if (width == v_width) {
-        attn_values(area->probs[0], rows, v, v_width, used, out, area->keep, area->gain, ahead);
+        attn_values(area->probs[0], rows, v, v_width, used, out, area->keep, area->gain);
         return;
     }
     static const float none[HEAD_ROWS] = {0};
     float one[HEAD_ROWS];
     for (int32_t r = 0; r < HEAD_ROWS; r++)
         one[r] = 1.0f;
-    attn_values(area->probs[0], rows, v, v_width, used, product, none, one, ahead);
+    attn_values(area->probs[0], rows, v, v_width, used, product, none, one);
     for (int32_t r = 0; r < rows; r++)
         merge_row(out + (size_t)r * (size_t)width, product + (size_t)r * (size_t)v_width, area->keep[r], area->gain[r],
                   width);
@@ -211,12 +206,9 @@ void CLB_ATTN(gqa_attend)(const clb_gqa_args *args, int32_t t0, int32_t t1, int3
                 break;
             const uint8_t *k = args->blocks[span] + (size_t)args->kv_head * CLB_GQA_HEAD_BYTES(dim);
             const uint8_t *v = k + CLB_SPAN * dim * 2;
-            /* Few rows do too little work per key to hide the memory. */
-            int is_streaming = rows <= STREAM_ROWS && span + 1 < span1;
-            ptrdiff_t ahead = is_streaming ? (ptrdiff_t)((uintptr_t)args->blocks[span + 1] - (uintptr_t)args->blocks[span]) : 0;
             attend_span(area, q + (size_t)skip * dim, args->dim / 2, rows - skip, visible + skip,
                         (const uint32_t *)(const void *)k, (const uint32_t *)(const void *)v, args->dim, args->scale,
-                        softmax + row0 + skip, out + (size_t)(row0 + skip) * dim, args->dim, NULL, ahead);
+                        softmax + row0 + skip, out + (size_t)(row0 + skip) * dim, args->dim, NULL);
         }
     }
 }
@@ -311,7 +303,7 @@ void CLB_ATTN(mla_attend)(const clb_mla_args *args, int32_t h0, int32_t h1, int3
         for (int32_t h = h0; h < h1; h += HEAD_ROWS)
             attend_span(a.area, a.q + (size_t)(h - h0) * (size_t)width, width / 2,
                         h1 - h < HEAD_ROWS ? h1 - h : HEAD_ROWS, visible, a.keys, a.values, v_width, args->scale,
-                        softmax + h, out + (size_t)h * (size_t)args->rank, args->rank, a.product, 0);
+                        softmax + h, out + (size_t)h * (size_t)args->rank, args->rank, a.product);
     }
 }
 
@@ -361,12 +353,9 @@ void CLB_ATTN(index_scores)(const uint16_t *const *blocks, const float *iq, cons
             rows[i] = (const uint32_t *)(const void *)(blocks[s / CLB_SPAN] + (size_t)i * width);
         pack_keys(a.keys, rows, n, dim / 2);
         int32_t groups = (n + LANES - 1) / LANES;
-        size_t group_step = width / 2 * LANES;
         for (int32_t h = 0; h < heads; h += HEAD_ROWS) {
             int32_t count = heads - h < HEAD_ROWS ? heads - h : HEAD_ROWS;
-            for (int32_t g = 0; g < groups; g += ATTN_COLUMNS)
-                attn_scores(a.q + (size_t)h * width, count, a.keys + (size_t)g * group_step, group_step,
-                            groups - g < ATTN_COLUMNS ? groups - g : ATTN_COLUMNS, dim / 2, &a.scores[0][g * LANES], 0);
+            attn_scores(a.q + (size_t)h * width, count, a.keys, groups, dim / 2, a.scores[0]);
             for (int32_t j = 0; j < count; j++) {
                 vf weight = v_set1(w[h + j]);
                 for (int32_t i = 0; i < groups * LANES; i += VW) {

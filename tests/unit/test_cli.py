@@ -1,0 +1,188 @@
+"""The commands from the outside: exit codes, streams, what is refused before anything is loaded.
+
+Covers R192, R200, R201, R217, R221.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from colibri import cli
+from colibri.cli import serve
+from colibri.errors import UsageError
+from colibri.settings import Settings
+
+TIMEOUT = 60
+
+
+def run(*arguments: str, code: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    """Runs `coli`, or a piece of Python, in a fresh process."""
+    command: Sequence[str] = ["-c", code] if code else ["-m", "colibri.cli", *arguments]
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=TIMEOUT,
+        env={**os.environ, "PYTHONPATH": path, **environ},
+        check=False,
+    )
+
+
+def test_help_names_every_command_and_goes_to_stdout() -> None:
+    result = run("--help")
+    assert result.returncode == 0
+    assert all(name in result.stdout for name in cli.COMMANDS)
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_every_command_explains_itself(name: str) -> None:
+    result = run(name, "--help")
+    assert result.returncode == 0, result.stderr
+    assert "Usage:" in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [["nope"], ["serve", "--nope"], ["serve", "--port", "x"]])
+def test_usage_errors_exit_with_2(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert "Error" in result.stderr
+
+
+def test_a_model_that_does_not_exist_exits_with_3() -> None:
+    result = run("serve", "--model", "no-such-model", "--port", "0")
+    assert result.returncode == 3
+    assert "no-such-model" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_folder_that_is_no_valid_model_exits_with_4_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"')
+    result = run("serve", "--model", str(tmp_path), "--port", "0")
+    assert result.returncode == 4, result.stderr
+    assert "config.json" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_without_any_model_the_way_to_one_is_told() -> None:
+    """R217: no flag at all is a clear sentence, not a crash."""
+    result = run("serve", "--port", "0")
+    assert result.returncode == 3
+    assert "--model" in result.stderr
+
+
+def test_a_port_in_use_is_named(free_port: int) -> None:
+    """R200, R201."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", free_port))
+        other.listen()
+        result = run("serve", "--port", str(free_port))
+    assert result.returncode == 5
+    assert f"port {free_port}" in result.stderr
+    assert "--port" in result.stderr
+
+
+def test_an_address_that_is_not_ours_is_named() -> None:
+    result = run("serve", "--host", "no-such-host.invalid", "--port", "0", "--insecure-bind")
+    assert result.returncode == 2
+    assert "no-such-host.invalid" in result.stderr
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])  # noqa: S104
+def test_an_address_beyond_this_machine_needs_a_key_or_a_word(host: str) -> None:
+    with pytest.raises(UsageError, match="no API key"):
+        serve.check_bind(Settings(host=host))
+    serve.check_bind(Settings(host=host, api_key="k"))
+    serve.check_bind(Settings(host=host, insecure_bind=True))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_this_machines_own_addresses_need_nothing(host: str) -> None:
+    serve.check_bind(Settings(host=host))
+
+
+def test_a_misspelt_variable_is_warned_about_on_stderr() -> None:
+    result = run("serve", "--port", "0", COLI_PROT="1")
+    assert "COLI_PROT" in result.stderr
+    assert "COLI_PORT?" in result.stderr
+
+
+def test_without_stdout_and_stderr_a_command_still_runs() -> None:
+    """R192: a windowed bundle has neither."""
+    code = (
+        "import sys; sys.stdout = sys.stderr = None\n"
+        "from colibri import cli, logs\n"
+        "logs.configure()\n"
+        "sys.exit(cli.run(cli.coli, 'coli', ['config', 'show']))"
+    )
+    result = run(code=code)
+    assert result.returncode == 0
+    assert (Path(os.environ["COLIBRI_HOME"]) / "state" / "logs" / "sidecar.log").exists()
+
+
+def test_a_legacy_console_encoding_never_raises() -> None:
+    """R221."""
+    code = (
+        "import click\n"
+        "from colibri import cli\n"
+        "@click.command()\n"
+        "def banner(): click.echo('\\u2192 ready \\N{GRINNING FACE} \\udcff')\n"
+        "import sys; sys.exit(cli.run(banner, 'banner', []))"
+    )
+    for encoding in ("cp1252", "ascii", "latin-1"):
+        result = run(code=code, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+        assert result.returncode == 0, result.stderr
+        assert "\u2192 ready \N{GRINNING FACE}" in result.stdout
+
+
+def test_the_reader_of_our_output_may_leave() -> None:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    with subprocess.Popen(
+        [sys.executable, "-m", "colibri.cli", "config", "reference"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_importing_the_command_line_imports_nothing_heavy() -> None:
+    """What makes it quick; the time itself is a benchmark's business."""
+    code = (
+        "import sys, colibri.cli\n"
+        "heavy = {'flask', 'numpy', 'tokenizers', 'jinja2', 'psutil', 'msgspec', 'httpx'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert run(code=code).stdout.strip() == "[]"
+
+
+def test_the_sidecar_entry_imports_no_window_code() -> None:
+    code = (
+        "import sys, colibri_app.entry\n"
+        "print(sorted({'webview', 'gi', 'PySide6', 'tkinter'} & set(sys.modules)))"
+    )
+    assert run(code=code).stdout.strip() == "[]"
+
+
+def test_the_engine_child_flag_of_the_frozen_program_starts_no_server() -> None:
+    """R208: the child role ends at the end of its input and never reaches the command line."""
+    code = (
+        "import sys; sys.argv = ['sidecar', '--engine-child']\n"
+        "from colibri_app.entry import main; main()"
+    )
+    result = run(code=code)
+    assert result.returncode == 0
+    assert result.stdout == ""
