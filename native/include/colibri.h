@@ -156,6 +156,13 @@ typedef enum {
     COLIBRI_ISA_NEON = 4      /* AArch64 Advanced SIMD + dot product */
 } colibri_isa;
 
+typedef enum {
+    COLIBRI_IO_AUTO = 0,
+    COLIBRI_IO_URING = 1,
+    COLIBRI_IO_THREADS = 2,
+    COLIBRI_IO_BUFFERED = 3
+} colibri_io_mode;
+
 typedef struct {
     uint32_t struct_size;
     int32_t precision;     /* colibri_precision */
@@ -167,6 +174,14 @@ typedef struct {
     int32_t prefill_chunk; /* tokens computed together in prefill; 0 = engine's choice */
     int64_t memory_budget; /* most bytes the engine may hold (weights, KV, scratch); 0 = no limit */
     int32_t fault;         /* tests only: plants a numbered fault, see src/fault.h; 0 = none */
+    int32_t sessions;      /* sessions whose full context the budget must hold; 0 = 1 */
+    /* Where routed experts live. With everything inside the budget they are all resident; else they
+     * stream from disk through a cache that takes what the budget leaves. */
+    int32_t expert_slots;  /* >0 = stream with exactly this many cached experts of each size */
+    int32_t io_mode;       /* colibri_io_mode */
+    int32_t io_buffered;   /* 1 = through the page cache instead of direct I/O */
+    int32_t no_prefetch;   /* 1 = no reads on a guess */
+    int32_t drafts;        /* most drafts of the MTP layer per step, 0..3; 0 = the layer is not loaded */
     int32_t reserved;
 } colibri_engine_options;
 
@@ -196,6 +211,12 @@ typedef struct {
     int64_t expert_lookups;
     int64_t expert_misses;
     int64_t expert_bytes_read;
+    int32_t streaming;        /* 1 = experts come from disk through a cache */
+    int32_t expert_slots;     /* experts that fit in memory together */
+    int64_t guessed_bytes;    /* read on a guess of the next layer's router */
+    int64_t useful_bytes;     /* of those, asked for in time */
+    int64_t wasted_bytes;     /* of those, given up unused */
+    int64_t disk_wait_ns;     /* time spent waiting for the disk */
 } colibri_engine_snapshot_t;
 
 /* Sampling parameters of one call. The random draw depends only on (seed, position of the new
@@ -277,6 +298,20 @@ int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_p
  * the logits of each. All or nothing: after a failure no session has grown, and none has logits. */
 int32_t colibri_decode(colibri_session *const *sessions, const int32_t *tokens, int32_t n, char *err,
                        size_t err_len);
+/* The same with counts[i] tokens for session i, tokens one session after the other; counts NULL = one
+ * each. The logits after each of these tokens stay available to colibri_session_sample_at, also after
+ * a truncation to a length inside the step. */
+int32_t colibri_decode_many(colibri_session *const *sessions, const int32_t *tokens, const int32_t *counts,
+                            int32_t n, char *err, size_t err_len);
+/* Guesses up to `depth` tokens that may follow `next`, the token about to be appended. *n_drafts may be
+ * smaller, 0 if the engine was opened without drafts. Append `next` and the drafts with
+ * colibri_decode_many, keep the drafts that equal what colibri_session_sample_at gives at their place,
+ * truncate the others away: the text is then bit for bit the one without drafts. */
+int32_t colibri_session_draft(colibri_session *session, int32_t next, int32_t depth, int32_t *drafts,
+                              int32_t *n_drafts, char *err, size_t err_len);
+/* Samples the token that follows the first `length` ones, from the logits of the last step. */
+int32_t colibri_session_sample_at(colibri_session *session, int32_t length, const colibri_sampling *sampling,
+                                  int32_t *token, char *err, size_t err_len);
 /* Samples from the session's current logits; does not append. */
 int32_t colibri_session_sample(colibri_session *session, const colibri_sampling *sampling, int32_t *token,
                                char *err, size_t err_len);

@@ -59,6 +59,10 @@ static int32_t check_options(const colibri_engine_options *o, const clb_error *e
     if (o->prefill_chunk < 0 || o->prefill_chunk > MAX_CHUNK)
         return clb_fail(error, COLIBRI_ERROR_INVALID, "options: prefill_chunk = %" PRId32 " is outside 0..%d",
                         o->prefill_chunk, MAX_CHUNK);
+    if (o->sessions < 0 || o->sessions > 64 || o->expert_slots < 0 || o->io_mode < COLIBRI_IO_AUTO || o->io_mode > COLIBRI_IO_BUFFERED)
+        return clb_fail(error, COLIBRI_ERROR_INVALID, "options: sessions, expert_slots or io_mode is out of range");
+    if (o->drafts < 0 || o->drafts > CLB_MAX_DRAFTS)
+        return clb_fail(error, COLIBRI_ERROR_INVALID, "options: drafts = %" PRId32 " is outside 0..%d", o->drafts, CLB_MAX_DRAFTS);
     if (o->context < 0 || o->memory_budget < 0)
         return clb_fail(error, COLIBRI_ERROR_INVALID, "options: context and memory_budget cannot be negative");
     return COLIBRI_OK;
@@ -207,21 +211,58 @@ static int32_t make_buffers(colibri_engine *engine, const clb_error *error)
     return COLIBRI_OK;
 }
 
+/* Bytes that do not depend on where experts live: dense weights, the context of all sessions, work
+ * buffers, and the temporaries of the widest slice. */
+static int64_t fixed_bytes(const colibri_engine *engine, const clb_loader *loader)
+{
+    const colibri_geometry *g = &engine->geometry;
+    int64_t sessions = engine->options.sessions > 0 ? engine->options.sessions : 1;
+    int64_t blocks = (engine->context + CLB_SPAN - 1) / CLB_SPAN;
+    int64_t per_session = blocks * (int64_t)clb_os_size((size_t)engine->kv.block_bytes) + (int64_t)g->vocab * 4 + (int64_t)engine->context * 4;
+    return loader->bytes[0] + sessions * per_session + engine->worker_bytes * clb_pool_threads(engine->pool) +
+           clb_step_bytes(engine);
+}
+
+/* Resident if everything fits, else a cache of experts in what the budget leaves. */
+static int32_t place_experts(colibri_engine *engine, const clb_loader *loader, const clb_error *error)
+{
+    int64_t budget = engine->options.memory_budget, fixed = fixed_bytes(engine, loader), experts = loader->bytes[1];
+    int forced = engine->options.expert_slots > 0 && experts > 0;
+    if (!forced && (budget == 0 || fixed + experts <= budget))
+        return COLIBRI_OK;
+    int64_t staging = experts > 0 ? clb_store_staging_bytes(&engine->store) : 0;
+    if (experts == 0 || (!forced && fixed + staging + clb_store_largest_slot(&engine->store) > budget))
+        return clb_fail(error, COLIBRI_ERROR_MEMORY,
+                        "the budget of %.2f GB is too small: weights that must stay in memory %.2f GB, context of %" PRId32
+                        " tokens %.2f GB, buffers %.2f GB%s; raise the budget to %.2f GB or lower the context",
+                        (double)budget / 1e9, (double)loader->bytes[0] / 1e9, engine->context,
+                        (double)((engine->context + CLB_SPAN - 1) / CLB_SPAN * engine->kv.block_bytes) / 1e9,
+                        (double)(fixed - loader->bytes[0]) / 1e9, experts > 0 ? " (a part of it), and room for one expert" : "",
+                        (double)(fixed + staging + (experts > 0 ? clb_store_largest_slot(&engine->store) : 0)) / 1e9 + 0.01);
+    if (engine->options.precision == COLIBRI_PRECISION_F32)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "precision f32 keeps all experts in memory, which needs a budget of %.2f GB",
+                        (double)(fixed + experts) / 1e9);
+    const clb_store_options options = {
+        .cache_bytes = forced ? 0 : budget - fixed - staging,
+        .slots = engine->options.expert_slots,
+        .io_mode = engine->options.io_mode,
+        .direct = !engine->options.io_buffered,
+        .prefetch = !engine->options.no_prefetch,
+        .fault = engine->options.fault,
+    };
+    return clb_store_stream(&engine->store, &engine->table, engine->pool, &options, NULL, error);
+}
+
 static int32_t load_weights(colibri_engine *engine, clb_loader *loader, const clb_error *error)
 {
-    int64_t want = loader->bytes[0] + loader->bytes[1];
-    int64_t budget = engine->options.memory_budget;
-    if (budget > 0 && want + engine->kv.block_bytes > budget)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY,
-                        "the weights need %.2f GB and one block of context %.3f GB; the budget is %.2f GB: raise it or choose a "
-                        "smaller model",
-                        (double)want / 1e9, (double)engine->kv.block_bytes / 1e9, (double)budget / 1e9);
-    for (int r = 0; r < 2; r++)
-        engine->region_bytes[r] = loader->bytes[r];
-    engine->dense = clb_os_alloc((size_t)loader->bytes[0]);
-    engine->experts = clb_os_alloc((size_t)loader->bytes[1]);
-    if (engine->dense == NULL || engine->experts == NULL)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for %.2f GB of weights", (double)want / 1e9);
+    int resident = !engine->store.streaming;
+    engine->region_bytes[0] = loader->bytes[0];
+    engine->region_bytes[1] = resident ? loader->bytes[1] : 0;
+    engine->dense = clb_os_alloc((size_t)engine->region_bytes[0]);
+    engine->experts = resident ? clb_os_alloc((size_t)engine->region_bytes[1]) : NULL;
+    if (engine->dense == NULL || (resident && engine->experts == NULL))
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for %.2f GB of weights",
+                        (double)(engine->region_bytes[0] + engine->region_bytes[1]) / 1e9);
     int32_t status = clb_load_run(loader, engine->pool, engine->dense, engine->experts);
     if (status == COLIBRI_OK && engine->geometry.tied_embeddings)
         engine->head = engine->embedding;
@@ -259,11 +300,14 @@ int32_t colibri_engine_open(const colibri_engine_options *options, const colibri
             status = clb_fail(&error, COLIBRI_ERROR_MEMORY, "no memory for %d threads", threads);
     }
     if (status == COLIBRI_OK)
-        status = load_weights(engine, &loader, &error);
-    if (status == COLIBRI_OK)
         status = make_buffers(engine, &error);
+    if (status == COLIBRI_OK)
+        status = place_experts(engine, &loader, &error);
+    if (status == COLIBRI_OK)
+        status = load_weights(engine, &loader, &error);
     clb_loader_free(&loader);
-    clb_table_close(&engine->table);
+    if (!engine->store.streaming)
+        clb_table_close(&engine->table);
     if (status != COLIBRI_OK) {
         colibri_engine_close(engine);
         return status;
@@ -337,8 +381,8 @@ void colibri_engine_snapshot(const colibri_engine *engine, colibri_engine_snapsh
         .sparse_attention = engine->sparse_attention,
         .has_mtp = engine->has_mtp,
         .sessions = atomic_load(&engine->sessions),
-        .weight_bytes = engine->region_bytes[0] + engine->region_bytes[1],
-        .expert_bytes = engine->region_bytes[1],
+        .weight_bytes = engine->region_bytes[0] + engine->region_bytes[1] + engine->store.slot_bytes,
+        .expert_bytes = engine->region_bytes[1] + engine->store.slot_bytes,
         .kv_bytes = atomic_load(&engine->kv_bytes),
         .kv_bytes_per_token = engine->kv.bytes_per_token,
         .scratch_bytes = atomic_load(&engine->scratch_bytes) + engine->worker_bytes * clb_pool_threads(engine->pool),
@@ -348,6 +392,12 @@ void colibri_engine_snapshot(const colibri_engine *engine, colibri_engine_snapsh
         .expert_lookups = atomic_load(&engine->store.lookups),
         .expert_misses = atomic_load(&engine->store.misses),
         .expert_bytes_read = atomic_load(&engine->store.bytes_read),
+        .streaming = engine->store.streaming,
+        .expert_slots = clb_store_slots(&engine->store),
+        .guessed_bytes = atomic_load(&engine->store.guessed_bytes),
+        .useful_bytes = atomic_load(&engine->store.useful_bytes),
+        .wasted_bytes = atomic_load(&engine->store.wasted_bytes),
+        .disk_wait_ns = atomic_load(&engine->store.wait_ns),
     };
     memcpy(out, &s, size < sizeof s ? size : sizeof s);
 }

@@ -21,8 +21,12 @@
 #include "store.h"
 #include "table.h"
 
-/* Most sessions in one decode step. */
+/* Most rows in one decode step. */
 #define CLB_MAX_BATCH 64
+/* Tokens whose hidden states wait for the MTP layer; more decoded without drafts than that leave a gap in
+ * its keys, which only makes later drafts worse. */
+#define CLB_MAX_HIDDEN 64
+#define CLB_MAX_DRAFTS 3
 
 /* One kind of state that a layer keeps per token, and where it lies inside a KV block of CLB_SPAN
  * tokens. A block holds all layers. Windowed K/V and rolling state are further kinds of the same list. */
@@ -63,6 +67,17 @@ typedef struct {
 
 struct colibri_engine;
 
+/* What moe.c needs to know of a layer with routed experts. */
+typedef struct {
+    int32_t store_layer;
+    int32_t hidden;
+    int32_t ffn;
+    int32_t per_token;
+    /* Always-on expert(s) of this width, or NULL. */
+    const clb_weight *shared_gate, *shared_up, *shared_down;
+    int32_t shared_ffn;
+} clb_moe_layer;
+
 /* A family owns its architecture: weight names, graph, KV kinds. */
 typedef struct {
     int32_t id; /* colibri_family */
@@ -72,7 +87,24 @@ typedef struct {
     int32_t (*rope_dim)(const colibri_geometry *g);
     /* Allocates engine->model and binds its weights; fills the KV layout. */
     int32_t (*bind)(struct colibri_engine *engine, clb_loader *loader);
-    int32_t (*layer)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error);
+    /* x += attention(norm(x)) for the rows of the batch, keys and values stored first. */
+    int32_t (*attention)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error);
+    /* The second half of a layer. Dense: x += mlp(norm(x)). */
+    int32_t (*mlp)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error);
+    /* Sparse: *moe describes it (returns 0 for a dense layer), and route writes h = norm(x) [n][hidden],
+     * ids and weights [n][per_token]; moe.c does the rest. */
+    int (*moe)(const struct colibri_engine *engine, int32_t layer, clb_moe_layer *moe);
+    int32_t (*route)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, float *h, int32_t *ids,
+                     float *weights, const clb_error *error);
+    /* Guesses the experts that `layer` will ask for from x, [n][per_token]; may be NULL. */
+    int32_t (*guess)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, int32_t *ids, const clb_error *error);
+    /* MTP: x = projection of [norm(embedding of tokens) | norm(hidden)], rows as given; may be NULL. */
+    int32_t (*draft_input)(struct colibri_engine *engine, const int32_t *tokens, const float *hidden, int32_t n, float *x,
+                           const clb_error *error);
+    /* Norm weights between the MTP layer and the head. */
+    const float *(*draft_norm)(const struct colibri_engine *engine);
+    /* Floats of temporaries that attention and the second half of a layer take per row. */
+    int64_t (*row_floats)(const colibri_geometry *g);
     void (*release)(struct colibri_engine *engine);
 } clb_family;
 
@@ -96,6 +128,7 @@ struct colibri_engine {
     int32_t kv_f32;
     int32_t sparse_attention;
     int32_t has_mtp;
+    int32_t drafts; /* depth the engine was opened for; 0 = the MTP layer is not loaded */
 
     /* Weights that every family has. */
     clb_weight embedding;
@@ -126,25 +159,54 @@ struct colibri_engine {
     atomic_int sessions;
 };
 
+/* A prefill chunk between two slices: everything that a layer's rest needs. Layers run one after the
+ * other over the whole chunk; within a layer attention goes by rows, experts by number. */
+typedef struct {
+    int32_t n;      /* rows, 0 = no chunk in progress */
+    int32_t tokens; /* of the prompt; the MTP layer may have one row less */
+    int32_t first;  /* position of row 0 */
+    int32_t layer;  /* layers finished */
+    int32_t drafting; /* 1 = the rows are those of the MTP layer, which runs as layer n_layers */
+    int32_t phase; /* of the current layer, see session.c */
+    int32_t row;   /* rows done in this phase */
+    int32_t expert; /* experts done in this phase */
+    uint8_t *memory;
+    size_t bytes;
+    float *x;
+    float *rope;
+    int32_t *selected, *n_selected;
+    /* Layers with experts only */
+    float *h, *sum;
+    int32_t *ids;
+    float *weights;
+    void *plan_memory;
+    int32_t *cursor;
+    struct clb_moe_plan *plan;
+} clb_chunk;
+
 struct colibri_session {
     colibri_engine *engine;
     int32_t length;
     int32_t *tokens; /* [context] history, then the pending prompt */
     uint8_t **blocks;
     int32_t n_blocks;
-    float *logits; /* [vocab] */
-    int32_t has_logits;
+    /* Logits of the last step: row r belongs to the session as it was at length
+     * logits_end - n_logits + r + 1, so a truncation inside the step keeps them usable. */
+    float *logits; /* [logit_rows][vocab] */
+    int32_t logit_rows;
+    int32_t n_logits;
+    int32_t logits_end;
+    /* MTP: normed hidden states of the last n_hidden tokens; the MTP layer holds keys and values of all
+     * positions before them. */
+    float *hidden; /* [CLB_MAX_HIDDEN][hidden] */
+    int32_t n_hidden;
+    int32_t hidden_end; /* length of the session when the last one was kept */
     atomic_int cancel;
     /* Prefill in progress: pending tokens lie in tokens[length ...]. */
     int32_t pending; /* tokens not yet in the session */
     int32_t total;   /* as announced */
     float *all_logits;
-    int32_t chunk; /* tokens of the chunk being computed, 0 = none */
-    int32_t layer; /* layers finished in it */
-    float *chunk_x;
-    float *chunk_rope;
-    int32_t *chunk_selected;
-    int64_t chunk_bytes[3];
+    clb_chunk chunk;
 };
 
 /* ---- graph helpers (graph.c) ---- */
@@ -171,6 +233,10 @@ void clb_for_range(colibri_engine *engine, int32_t n, int32_t grain, clb_range_f
 void clb_norm_rows(colibri_engine *engine, float *out, const float *x, const float *weight, int32_t n, int32_t width,
                    float eps, int32_t layer);
 void clb_swiglu_rows(colibri_engine *engine, float *out, const float *gate, const float *up, int32_t n, int32_t width);
+
+/* x += down(silu(gate h) * up h) for n rows of h. */
+int32_t clb_dense_mlp(colibri_engine *engine, const clb_weight *gate, const clb_weight *up, const clb_weight *down, const float *h,
+                      int32_t n, float *x, const clb_error *error);
 
 /* Start of a part's bytes in the KV block of each span of a session. */
 const uint8_t **clb_kv_blocks(colibri_engine *engine, const clb_run *run, const clb_kv_part *part,
@@ -199,9 +265,13 @@ void clb_embed(colibri_engine *engine, const int32_t *tokens, float *x, int32_t 
 void clb_rope_table(const colibri_engine *engine, float *out, int32_t first, int32_t n);
 /* COLIBRI_ERROR_NUMERIC naming layer and position if this step met a non-finite value. */
 int32_t clb_check_finite(colibri_engine *engine, const clb_batch *batch, const clb_error *error);
-/* Final norm and head of rows [row0, row0+n) into logits [n][vocab]. */
-int32_t clb_head(colibri_engine *engine, const clb_batch *batch, int32_t row0, int32_t n, float *logits,
-                 const clb_error *error);
+/* logits [n][vocab] of n normed rows. `wide` only matters to a planted fault: whether the rows were
+ * computed together with others. */
+int32_t clb_head(colibri_engine *engine, float *normed, int32_t n, float *logits, int32_t wide, const clb_error *error);
+
+/* ---- prefill.c ---- */
+/* Bytes that a prefill chunk and the temporaries of its widest slice take. */
+int64_t clb_step_bytes(const colibri_engine *engine);
 
 /* ---- sampler (sampler.c) ---- */
 /* Picks a token; `position` is that of the new token. Returns -1 if no token is allowed. */

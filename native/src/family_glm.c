@@ -4,7 +4,8 @@
  * Latent cache per token: c = norm(kv_a[:rank]) and the roped key kr, one for all heads. The key half
  * of kv_b is folded into the query (a_n = Wk_n^T q_n), the value half is applied after attention, for
  * prompt and generated tokens alike. Indexer: first qk_rope dims of its queries and keys are roped.
- * A container without indexer tensors runs dense attention. The MTP layer is recognised, not run.
+ * A container without indexer tensors runs dense attention. The MTP layer (drafts) is one more sparse layer
+ * behind the trunk, with an indexer and experts of its own.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -15,7 +16,6 @@
 #include "engine.h"
 #include "fault.h"
 #include "mla.h"
-#include "moe.h"
 #include "route.h"
 
 /* LayerNorm of the indexer keys; the models' own code has it as a constant. */
@@ -39,8 +39,10 @@ typedef struct {
 } glm_layer;
 
 typedef struct {
-    glm_layer *layers;
+    glm_layer *layers; /* the trunk's, then the MTP layer if drafts are on */
     int32_t n_layers;
+    float *embed_norm, *hidden_norm, *head_norm; /* MTP */
+    clb_weight join;                             /* MTP: [hidden, 2*hidden], embedding first */
 } glm_model;
 
 typedef struct {
@@ -108,6 +110,17 @@ static int32_t rope_dim(const colibri_geometry *g)
     return g->qk_rope;
 }
 
+/* The MTP layer is a sparse one with an indexer of its own. */
+static int is_sparse(const colibri_geometry *g, int32_t l)
+{
+    return l >= g->n_layers || g->layer_sparse[l];
+}
+
+static int has_indexer(const colibri_geometry *g, int32_t l)
+{
+    return l >= g->n_layers || g->layer_indexer[l];
+}
+
 /* ---- binding ------------------------------------------------------------------------------- */
 
 static int32_t bind_attention(colibri_engine *engine, clb_loader *loader, glm_layer *layer, int32_t l)
@@ -142,7 +155,7 @@ static int32_t bind_attention(colibri_engine *engine, clb_loader *loader, glm_la
     layer->index_part = -1;
     if (layer->latent_part < 0)
         return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
-    if (!engine->sparse_attention || !g->layer_indexer[l])
+    if (!engine->sparse_attention || !has_indexer(g, l))
         return loader->status;
     clb_load_matrix(loader, &layer->index_q, CLB_AS_STORED, (int64_t)g->index_heads * g->index_dim, g->q_lora,
                     "model.layers.%d.self_attn.indexer.wq_b.weight", l);
@@ -161,14 +174,14 @@ static int32_t bind_attention(colibri_engine *engine, clb_loader *loader, glm_la
 static int32_t bind_mlp(colibri_engine *engine, clb_loader *loader, glm_layer *layer, int32_t l)
 {
     const colibri_geometry *g = &engine->geometry;
-    const char *prefix = g->layer_sparse[l] ? "mlp.shared_experts" : "mlp";
-    int64_t width = g->layer_sparse[l] ? (int64_t)g->expert_ffn * g->n_shared_experts : g->ffn;
+    const char *prefix = is_sparse(g, l) ? "mlp.shared_experts" : "mlp";
+    int64_t width = is_sparse(g, l) ? (int64_t)g->expert_ffn * g->n_shared_experts : g->ffn;
     if (width > 0) {
         clb_load_matrix(loader, &layer->gate, CLB_AS_STORED, width, g->hidden, "model.layers.%d.%s.gate_proj.weight", l, prefix);
         clb_load_matrix(loader, &layer->up, CLB_AS_STORED, width, g->hidden, "model.layers.%d.%s.up_proj.weight", l, prefix);
         clb_load_matrix(loader, &layer->down, CLB_AS_STORED, g->hidden, width, "model.layers.%d.%s.down_proj.weight", l, prefix);
     }
-    if (!g->layer_sparse[l])
+    if (!is_sparse(g, l))
         return loader->status;
     /* The router decides on near-ties, so it stays in f32 whatever the checkpoint holds. */
     clb_load_matrix(loader, &layer->router, COLIBRI_FORMAT_F32, g->n_experts, g->hidden, "model.layers.%d.mlp.gate.weight", l);
@@ -177,37 +190,49 @@ static int32_t bind_mlp(colibri_engine *engine, clb_loader *loader, glm_layer *l
     for (int32_t e = 0; e < g->n_experts && loader->status == COLIBRI_OK; e++) {
         clb_expert *expert = clb_store_slot(&engine->store, layer->sparse_layer, e);
         clb_load_matrix(loader, &expert->gate, CLB_AS_STORED, g->expert_ffn, g->hidden, "model.layers.%d.mlp.experts.%d.gate_proj.weight", l, e);
+        const clb_entry *gate = clb_load_last(loader);
         clb_load_matrix(loader, &expert->up, CLB_AS_STORED, g->expert_ffn, g->hidden, "model.layers.%d.mlp.experts.%d.up_proj.weight", l, e);
+        const clb_entry *up = clb_load_last(loader);
         clb_load_matrix(loader, &expert->down, CLB_AS_STORED, g->hidden, g->expert_ffn, "model.layers.%d.mlp.experts.%d.down_proj.weight", l, e);
+        clb_store_bind(&engine->store, layer->sparse_layer, e, gate, up, clb_load_last(loader));
     }
     loader->region = 0;
     return loader->status;
 }
 
+static int32_t bind_drafts(colibri_engine *engine, clb_loader *loader, glm_model *model)
+{
+    const colibri_geometry *g = &engine->geometry;
+    int32_t l = g->n_layers;
+    clb_load_vector(loader, &model->embed_norm, g->hidden, "model.layers.%d.enorm.weight", l);
+    clb_load_vector(loader, &model->hidden_norm, g->hidden, "model.layers.%d.hnorm.weight", l);
+    clb_load_vector(loader, &model->head_norm, g->hidden, "model.layers.%d.shared_head.norm.weight", l);
+    return clb_load_matrix(loader, &model->join, CLB_AS_STORED, g->hidden, 2 * (int64_t)g->hidden, "model.layers.%d.eh_proj.weight", l);
+}
+
 static int32_t bind(colibri_engine *engine, clb_loader *loader)
 {
     const colibri_geometry *g = &engine->geometry;
-    glm_model *model = calloc(1, sizeof *model);
-    engine->model = model;
-    if (model != NULL)
-        model->layers = calloc((size_t)g->n_layers, sizeof *model->layers);
-    if (model == NULL || model->layers == NULL)
-        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " layers", g->n_layers);
-    model->n_layers = g->n_layers;
-    int32_t n_sparse = 0;
-    for (int32_t l = 0; l < g->n_layers; l++)
-        model->layers[l].sparse_layer = g->layer_sparse[l] ? n_sparse++ : -1;
-    int32_t status = clb_store_open(&engine->store, n_sparse, g->n_experts, &loader->error);
-    if (status != COLIBRI_OK)
-        return status;
     engine->sparse_attention = g->index_topk > 0 && clb_load_has(loader, "model.layers.0.self_attn.indexer.wq_b.weight");
     engine->has_mtp = g->n_mtp_layers > 0 && clb_load_has(loader, "model.layers.%d.eh_proj.weight", g->n_layers);
-    for (int32_t l = 0; l < g->n_layers && status == COLIBRI_OK; l++) {
+    engine->drafts = engine->has_mtp ? engine->options.drafts : 0;
+    glm_model *model = calloc(1, sizeof *model);
+    engine->model = model;
+    int32_t n_layers = g->n_layers + (engine->drafts > 0), n_sparse = 0;
+    if (model != NULL)
+        model->layers = calloc((size_t)n_layers, sizeof *model->layers);
+    if (model == NULL || model->layers == NULL)
+        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " layers", n_layers);
+    model->n_layers = n_layers;
+    for (int32_t l = 0; l < n_layers; l++)
+        model->layers[l].sparse_layer = is_sparse(g, l) ? n_sparse++ : -1;
+    int32_t status = clb_store_open(&engine->store, n_sparse, g->n_experts, &loader->error);
+    for (int32_t l = 0; l < n_layers && status == COLIBRI_OK; l++) {
         status = bind_attention(engine, loader, &model->layers[l], l);
         if (status == COLIBRI_OK)
             status = bind_mlp(engine, loader, &model->layers[l], l);
     }
-    return status;
+    return status == COLIBRI_OK && engine->drafts > 0 ? bind_drafts(engine, loader, model) : status;
 }
 
 /* ---- forward ------------------------------------------------------------------------------- */
@@ -275,15 +300,16 @@ static void rope_queries(void *context, int32_t begin, int32_t end, int worker)
     }
 }
 
-static int32_t run_attention(colibri_engine *engine, const clb_batch *batch, const glm_layer *layer, float *h,
-                             const clb_error *error)
+static int32_t attention(colibri_engine *engine, const clb_batch *batch, int32_t l, const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
+    const glm_layer *layer = &((glm_model *)engine->model)->layers[l];
     clb_scratch *scratch = &engine->scratch;
     int32_t n = batch->n, heads = g->n_heads, hidden = g->hidden, per_head = g->qk_nope + g->qk_rope, width = g->kv_lora + g->qk_rope;
     int has_index = layer->index_part >= 0;
     size_t rows = (size_t)n, index_q = has_index ? (size_t)(g->index_heads * g->index_dim) : 0;
     glm_work work = {.engine = engine, .batch = batch, .layer = layer};
+    float *h = clb_scratch_get(scratch, rows * (size_t)hidden * sizeof *h);
     work.qa = clb_scratch_get(scratch, rows * (size_t)g->q_lora * sizeof(float));
     work.latent = clb_scratch_get(scratch, rows * (size_t)width * sizeof(float));
     work.q = clb_scratch_get(scratch, rows * (size_t)heads * (size_t)per_head * sizeof(float));
@@ -294,10 +320,11 @@ static int32_t run_attention(colibri_engine *engine, const clb_batch *batch, con
     float *context = clb_scratch_get(scratch, rows * (size_t)heads * (size_t)g->kv_lora * sizeof(float));
     float *value = clb_scratch_get(scratch, rows * (size_t)heads * (size_t)g->v_head * sizeof(float));
     clb_job *jobs = clb_scratch_get(scratch, (size_t)(heads + 4) * sizeof *jobs);
-    if (!work.qa || !work.latent || !work.q || !work.q_full || !work.index_q || !work.index_k || !work.index_w || !context ||
+    if (!h || !work.qa || !work.latent || !work.q || !work.q_full || !work.index_q || !work.index_k || !work.index_w || !context ||
         !value || !jobs)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for attention over %" PRId32 " tokens; use a smaller prefill chunk", n);
 
+    clb_norm_rows(engine, h, batch->x, layer->attention_norm, n, hidden, g->norm_eps, l);
     int32_t n_jobs = 0;
     jobs[n_jobs++] = (clb_job){&layer->q_a, h, hidden, NULL, n, work.qa, g->q_lora, 0};
     jobs[n_jobs++] = (clb_job){&layer->kv_a, h, hidden, NULL, n, work.latent, width, 0};
@@ -352,65 +379,96 @@ static void route_rows(void *context, int32_t begin, int32_t end, int worker)
                           work->ids + (int64_t)row * g->experts_per_token, work->weights + (int64_t)row * g->experts_per_token, scratch);
 }
 
-static int32_t run_experts(colibri_engine *engine, const clb_batch *batch, const glm_layer *layer, const float *h,
-                           const clb_error *error)
+static int32_t route(colibri_engine *engine, const clb_batch *batch, int32_t l, float *h, int32_t *ids, float *weights,
+                     const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
-    size_t rows = (size_t)batch->n, k = (size_t)g->experts_per_token;
-    glm_work work = {.engine = engine, .batch = batch, .layer = layer};
-    work.router = clb_scratch_get(&engine->scratch, rows * (size_t)g->n_experts * sizeof(float));
-    work.ids = clb_scratch_get(&engine->scratch, rows * k * sizeof(int32_t));
-    work.weights = clb_scratch_get(&engine->scratch, rows * k * sizeof(float));
-    if (!work.router || !work.ids || !work.weights)
+    const glm_layer *layer = &((glm_model *)engine->model)->layers[l];
+    glm_work work = {.engine = engine, .batch = batch, .layer = layer, .ids = ids, .weights = weights};
+    work.router = clb_scratch_get(&engine->scratch, (size_t)batch->n * (size_t)g->n_experts * sizeof(float));
+    if (work.router == NULL)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for routing %" PRId32 " tokens", batch->n);
+    clb_norm_rows(engine, h, batch->x, layer->ffn_norm, batch->n, g->hidden, g->norm_eps, l);
     const clb_job job = {&layer->router, h, g->hidden, NULL, batch->n, work.router, g->n_experts, 0};
     int32_t status = clb_run_jobs(engine, &job, 1, error);
     if (status != COLIBRI_OK)
         return status;
     clb_for_range(engine, batch->n, 16, route_rows, &work);
-    int has_shared = g->n_shared_experts > 0;
-    const clb_moe_layer moe = {layer->sparse_layer,
-                               g->hidden,
-                               g->expert_ffn,
-                               g->experts_per_token,
-                               has_shared ? &layer->gate : NULL,
-                               has_shared ? &layer->up : NULL,
-                               has_shared ? &layer->down : NULL,
-                               g->expert_ffn * g->n_shared_experts};
-    return clb_moe_run(engine, &moe, h, work.ids, work.weights, batch->n, batch->x, error);
+    return COLIBRI_OK;
 }
 
-static int32_t run_dense(colibri_engine *engine, const clb_batch *batch, const glm_layer *layer, const float *h,
-                         const clb_error *error)
+static int moe(const colibri_engine *engine, int32_t l, clb_moe_layer *out)
 {
     const colibri_geometry *g = &engine->geometry;
-    int32_t n = batch->n;
-    float *gate = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)g->ffn * sizeof *gate);
-    float *up = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)g->ffn * sizeof *up);
-    if (!gate || !up)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the MLP of %" PRId32 " tokens; use a smaller prefill chunk", n);
-    const clb_job jobs[] = {{&layer->gate, h, g->hidden, NULL, n, gate, g->ffn, 0}, {&layer->up, h, g->hidden, NULL, n, up, g->ffn, 0}};
-    int32_t status = clb_run_jobs(engine, jobs, 2, error);
-    if (status != COLIBRI_OK)
-        return status;
-    clb_swiglu_rows(engine, gate, gate, up, n, g->ffn);
-    const clb_job down = {&layer->down, gate, g->ffn, NULL, n, batch->x, g->hidden, CLB_LINEAR_ADD};
-    return clb_run_jobs(engine, &down, 1, error);
+    const glm_layer *layer = &((glm_model *)engine->model)->layers[l];
+    int shared = g->n_shared_experts > 0;
+    *out = (clb_moe_layer){layer->sparse_layer,
+                           g->hidden,
+                           g->expert_ffn,
+                           g->experts_per_token,
+                           shared ? &layer->gate : NULL,
+                           shared ? &layer->up : NULL,
+                           shared ? &layer->down : NULL,
+                           g->expert_ffn * g->n_shared_experts};
+    return layer->sparse_layer >= 0;
 }
 
-static int32_t run_layer(colibri_engine *engine, const clb_batch *batch, int32_t l, const clb_error *error)
+static int32_t mlp(colibri_engine *engine, const clb_batch *batch, int32_t l, const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
     const glm_layer *layer = &((glm_model *)engine->model)->layers[l];
     float *h = clb_scratch_get(&engine->scratch, (size_t)batch->n * (size_t)g->hidden * sizeof *h);
     if (h == NULL)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the temporaries of layer %" PRId32, l);
-    clb_norm_rows(engine, h, batch->x, layer->attention_norm, batch->n, g->hidden, g->norm_eps, l);
-    int32_t status = run_attention(engine, batch, layer, h, error);
-    if (status != COLIBRI_OK)
-        return status;
     clb_norm_rows(engine, h, batch->x, layer->ffn_norm, batch->n, g->hidden, g->norm_eps, l);
-    return layer->sparse_layer >= 0 ? run_experts(engine, batch, layer, h, error) : run_dense(engine, batch, layer, h, error);
+    return clb_dense_mlp(engine, &layer->gate, &layer->up, &layer->down, h, batch->n, batch->x, error);
+}
+
+/* The next layer's router on this layer's input: its norm sees x before this layer's experts are added. */
+static int32_t guess(colibri_engine *engine, const clb_batch *batch, int32_t l, int32_t *ids, const clb_error *error)
+{
+    const colibri_geometry *g = &engine->geometry;
+    size_t rows = (size_t)batch->n;
+    float *h = clb_scratch_get(&engine->scratch, rows * (size_t)g->hidden * sizeof *h);
+    float *weights = clb_scratch_get(&engine->scratch, rows * (size_t)g->experts_per_token * sizeof *weights);
+    if (!h || !weights)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for routing %" PRId32 " tokens", batch->n);
+    return route(engine, batch, l, h, ids, weights, error);
+}
+
+static int32_t draft_input(colibri_engine *engine, const int32_t *tokens, const float *hidden, int32_t n, float *x,
+                           const clb_error *error)
+{
+    const glm_model *model = engine->model;
+    const colibri_geometry *g = &engine->geometry;
+    int32_t width = g->hidden;
+    float *joined = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)width * 2 * sizeof *joined);
+    if (joined == NULL)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the drafts of %" PRId32 " tokens", n);
+    for (int32_t row = 0; row < n; row++) {
+        float *left = joined + (int64_t)row * 2 * width;
+        clb_embed(engine, tokens + row, left, 1);
+        engine->kernels->rms_norm(left, left, model->embed_norm, width, g->norm_eps);
+        engine->kernels->rms_norm(left + width, hidden + (int64_t)row * width, model->hidden_norm, width, g->norm_eps);
+    }
+    const clb_job job = {&model->join, joined, 2 * (int64_t)width, NULL, n, x, width, 0};
+    return clb_run_jobs(engine, &job, 1, error);
+}
+
+static const float *draft_norm(const colibri_engine *engine)
+{
+    return ((const glm_model *)engine->model)->head_norm;
+}
+
+static int64_t row_floats(const colibri_geometry *g)
+{
+    int64_t heads = g->n_heads, width = g->kv_lora + g->qk_rope;
+    int64_t attend = g->hidden + g->q_lora + width + heads * (g->qk_nope + g->qk_rope + width + g->kv_lora + g->v_head + 2);
+    if (g->index_topk > 0)
+        attend += (int64_t)g->index_heads * (g->index_dim + 1) + g->index_dim;
+    int64_t shared = (int64_t)g->expert_ffn * g->n_shared_experts, wide = g->ffn > shared ? g->ffn : shared;
+    int64_t mlp_floats = 2 * (int64_t)g->hidden + 2 * wide + g->n_experts;
+    return attend > mlp_floats ? attend : mlp_floats;
 }
 
 static void release(colibri_engine *engine)
@@ -424,4 +482,4 @@ static void release(colibri_engine *engine)
     free(model);
 }
 
-const clb_family clb_family_glm_moe_dsa = {COLIBRI_FAMILY_GLM_MOE_DSA, "glm_moe_dsa", check, rope_dim, bind, run_layer, release};
+const clb_family clb_family_glm_moe_dsa = {COLIBRI_FAMILY_GLM_MOE_DSA, "glm_moe_dsa", check, rope_dim, bind, attention, mlp, moe, route, guess, draft_input, draft_norm, row_floats, release};

@@ -74,7 +74,12 @@ static int32_t bind(colibri_engine *engine, clb_loader *loader)
     return loader->status;
 }
 
-static int32_t run_layer(colibri_engine *engine, const clb_batch *batch, int32_t l, const clb_error *error)
+static int32_t no_memory(const clb_error *error, int32_t l)
+{
+    return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the temporaries of layer %" PRId32, l);
+}
+
+static int32_t attention(colibri_engine *engine, const clb_batch *batch, int32_t l, const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
     const llama_layer *layer = &((llama_model *)engine->model)->layers[l];
@@ -85,11 +90,8 @@ static int32_t run_layer(colibri_engine *engine, const clb_batch *batch, int32_t
     float *k = clb_scratch_get(scratch, (size_t)n * (size_t)kv_rows * sizeof *k);
     float *v = clb_scratch_get(scratch, (size_t)n * (size_t)kv_rows * sizeof *v);
     float *attended = clb_scratch_get(scratch, (size_t)n * (size_t)q_rows * sizeof *attended);
-    float *gate = clb_scratch_get(scratch, (size_t)n * (size_t)g->ffn * sizeof *gate);
-    float *up = clb_scratch_get(scratch, (size_t)n * (size_t)g->ffn * sizeof *up);
-    if (!h || !q || !k || !v || !attended || !gate || !up)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the temporaries of layer %" PRId32, l);
-
+    if (!h || !q || !k || !v || !attended)
+        return no_memory(error, l);
     clb_norm_rows(engine, h, batch->x, layer->attention_norm, n, hidden, g->norm_eps, l);
     const clb_job qkv[] = {{&layer->q, h, hidden, NULL, n, q, q_rows, 0},
                            {&layer->k, h, hidden, NULL, n, k, kv_rows, 0},
@@ -102,18 +104,33 @@ static int32_t run_layer(colibri_engine *engine, const clb_batch *batch, int32_t
     if (status != COLIBRI_OK)
         return status;
     const clb_job output = {&layer->o, attended, q_rows, NULL, n, batch->x, hidden, CLB_LINEAR_ADD};
-    status = clb_run_jobs(engine, &output, 1, error);
-    if (status != COLIBRI_OK)
-        return status;
+    return clb_run_jobs(engine, &output, 1, error);
+}
 
-    clb_norm_rows(engine, h, batch->x, layer->ffn_norm, n, hidden, g->norm_eps, l);
-    const clb_job gate_up[] = {{&layer->gate, h, hidden, NULL, n, gate, g->ffn, 0}, {&layer->up, h, hidden, NULL, n, up, g->ffn, 0}};
-    status = clb_run_jobs(engine, gate_up, 2, error);
-    if (status != COLIBRI_OK)
-        return status;
-    clb_swiglu_rows(engine, gate, gate, up, n, g->ffn);
-    const clb_job down = {&layer->down, gate, g->ffn, NULL, n, batch->x, hidden, CLB_LINEAR_ADD};
-    return clb_run_jobs(engine, &down, 1, error);
+static int32_t mlp(colibri_engine *engine, const clb_batch *batch, int32_t l, const clb_error *error)
+{
+    const colibri_geometry *g = &engine->geometry;
+    const llama_layer *layer = &((llama_model *)engine->model)->layers[l];
+    float *h = clb_scratch_get(&engine->scratch, (size_t)batch->n * (size_t)g->hidden * sizeof *h);
+    if (h == NULL)
+        return no_memory(error, l);
+    clb_norm_rows(engine, h, batch->x, layer->ffn_norm, batch->n, g->hidden, g->norm_eps, l);
+    return clb_dense_mlp(engine, &layer->gate, &layer->up, &layer->down, h, batch->n, batch->x, error);
+}
+
+static int moe(const colibri_engine *engine, int32_t l, clb_moe_layer *out)
+{
+    (void)engine;
+    (void)l;
+    (void)out;
+    return 0;
+}
+
+static int64_t row_floats(const colibri_geometry *g)
+{
+    int64_t attend = g->hidden + ((int64_t)g->n_heads * 3 + (int64_t)g->n_kv_heads * 2) * (g->head_dim + 15);
+    int64_t mlp_floats = g->hidden + 2 * (int64_t)g->ffn;
+    return attend > mlp_floats ? attend : mlp_floats;
 }
 
 static void release(colibri_engine *engine)
@@ -123,4 +140,4 @@ static void release(colibri_engine *engine)
     free(model);
 }
 
-const clb_family clb_family_llama = {COLIBRI_FAMILY_LLAMA, "llama", check, rope_dim, bind, run_layer, release};
+const clb_family clb_family_llama = {COLIBRI_FAMILY_LLAMA, "llama", check, rope_dim, bind, attention, mlp, moe, NULL, NULL, NULL, NULL, row_floats, release};

@@ -275,6 +275,23 @@ void clb_swiglu_rows(colibri_engine *engine, float *out, const float *gate, cons
     clb_for_range(engine, n, ROW_GRAIN, run_swiglu, &work);
 }
 
+int32_t clb_dense_mlp(colibri_engine *engine, const clb_weight *gate, const clb_weight *up, const clb_weight *down, const float *h,
+                      int32_t n, float *x, const clb_error *error)
+{
+    int32_t ffn = gate->rows, hidden = down->rows;
+    float *a = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)ffn * sizeof *a);
+    float *b = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)ffn * sizeof *b);
+    if (!a || !b)
+        return no_memory(error);
+    const clb_job jobs[] = {{gate, h, hidden, NULL, n, a, ffn, 0}, {up, h, hidden, NULL, n, b, ffn, 0}};
+    int32_t status = clb_run_jobs(engine, jobs, 2, error);
+    if (status != COLIBRI_OK)
+        return status;
+    clb_swiglu_rows(engine, a, a, b, n, ffn);
+    const clb_job job = {down, a, ffn, NULL, n, x, hidden, CLB_LINEAR_ADD};
+    return clb_run_jobs(engine, &job, 1, error);
+}
+
 int32_t clb_check_finite(colibri_engine *engine, const clb_batch *batch, const clb_error *error)
 {
     int layer = atomic_load(&engine->bad_layer);
@@ -311,21 +328,14 @@ void clb_rope_table(const colibri_engine *engine, float *out, int32_t first, int
         }
 }
 
-int32_t clb_head(colibri_engine *engine, const clb_batch *batch, int32_t row0, int32_t n, float *logits,
-                 const clb_error *error)
+int32_t clb_head(colibri_engine *engine, float *normed, int32_t n, float *logits, int32_t wide, const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
-    float *h = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)g->hidden * sizeof *h);
-    if (h == NULL)
-        return no_memory(error);
-    clb_norm_rows(engine, h, batch->x + (int64_t)row0 * g->hidden, engine->final_norm, n, g->hidden, g->norm_eps,
-                  g->n_layers);
-    clb_job job = {&engine->head, h, g->hidden, NULL, n, logits, g->vocab, 0};
-    int32_t status = clb_run_jobs(engine, &job, 1, error);
-    if (engine->options.fault == CLB_FAULT_BATCH_ORDER && batch->n > 1)
-        for (int64_t i = 0; i < (int64_t)n * g->vocab; i++)
-            logits[i] *= 1.0f + 0x1p-20f;
-    return status;
+    if (engine->options.fault == CLB_FAULT_BATCH_ORDER && wide)
+        for (int64_t i = 0; i < (int64_t)n * g->hidden; i++)
+            normed[i] *= 1.0f + 0x1p-6f;
+    clb_job job = {&engine->head, normed, g->hidden, NULL, n, logits, g->vocab, 0};
+    return clb_run_jobs(engine, &job, 1, error);
 }
 
 /* ---- KV ------------------------------------------------------------------------------------ */

@@ -166,6 +166,11 @@ int32_t clb_load_vector(clb_loader *loader, float **out, int64_t n, const char *
     return COLIBRI_OK;
 }
 
+const clb_entry *clb_load_last(const clb_loader *loader)
+{
+    return loader->status == COLIBRI_OK && loader->n_items > 0 ? loader->items[loader->n_items - 1].entry : NULL;
+}
+
 int clb_load_has(const clb_loader *loader, const char *name_format, ...)
 {
     char name[512];
@@ -325,6 +330,8 @@ int32_t clb_load_run(clb_loader *loader, clb_pool *pool, uint8_t *dense, uint8_t
     int64_t n_tasks = 0;
     for (int64_t i = 0; i < loader->n_items; i++) {
         const clb_load_item *item = &loader->items[i];
+        if (item->region && experts == NULL)
+            continue;
         uint8_t *at = (item->region ? experts : dense) + item->offset;
         if (item->kind == ITEM_VECTOR)
             *item->vector = (float *)(void *)at;
@@ -344,6 +351,8 @@ int32_t clb_load_run(clb_loader *loader, clb_pool *pool, uint8_t *dense, uint8_t
     for (int64_t i = 0; i < loader->n_items; i++) {
         const clb_load_item *item = &loader->items[i];
         int64_t per = rows_per_task(item), end = item->kind == ITEM_MATRIX ? item->rows : 1;
+        if (item->region && experts == NULL)
+            continue;
         for (int64_t row = 0; row < end; row += per)
             tasks[n++] = (load_task){item, row, row + per < end ? row + per : end};
     }

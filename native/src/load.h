@@ -51,7 +51,11 @@ int clb_load_has(const clb_loader *loader, const char *name_format, ...)
 #endif
     ;
 
-/* Reads everything into dense/experts, which hold loader->bytes[0] and [1] bytes. */
+/* Table entry of the item bound last; NULL after a failure. */
+const clb_entry *clb_load_last(const clb_loader *loader);
+
+/* Reads everything into dense/experts, which hold loader->bytes[0] and [1] bytes. experts == NULL: the
+ * items of that region stay on disk, described but without data. */
 int32_t clb_load_run(clb_loader *loader, clb_pool *pool, uint8_t *dense, uint8_t *experts);
 void clb_loader_free(clb_loader *loader);
 

@@ -1,144 +1,265 @@
-/* moe.c - see moe.h.
- *
- * Rows are grouped by expert, so that a batch reads each expert once: slot = one (row, expert) pair,
- * slots sorted by expert and then by row. A row's contributions are added in ascending order of the
- * expert's number, which does not depend on who else is in the batch. */
+/* moe.c - see moe.h. */
 #include "moe.h"
 
 #include <inttypes.h>
 #include <string.h>
 
+/* A prefill group ends at the first of these: enough rows to fill the team, little enough scratch. */
+#define GROUP_EXPERTS 32
+#define GROUP_ROWS 512
+
 typedef struct {
     colibri_engine *engine;
-    const clb_moe_layer *layer;
-    int32_t n;
-    int32_t *slot_row;   /* [n*k] */
-    float *slot_weight;  /* [n*k] */
-    int32_t *row_slots;  /* [n][k], ascending */
-    const float *out;    /* [n*k][hidden] */
+    const clb_moe_plan *plan;
+    int32_t hidden;
+    const int32_t *order; /* slots of the range by row, then by expert */
+    const int32_t *row_begin; /* [rows+1] where each distinct row starts in `order` */
+    int32_t slot0;
+    const float *out; /* [slot - slot0][hidden] */
+    float *sum;
     const float *shared; /* [n][hidden] or NULL */
-    float *sum;          /* [n][hidden] */
     float *x;
 } moe_work;
 
-static void combine(void *context, int32_t begin, int32_t end, int worker)
+static int32_t no_memory(const clb_error *error, int32_t n)
+{
+    return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the experts of %" PRId32 " tokens; use a smaller prefill chunk", n);
+}
+
+/* ---- plan ---------------------------------------------------------------------------------- */
+
+size_t clb_moe_plan_bytes(int32_t n, int32_t k, int32_t n_experts)
+{
+    return ((size_t)n * (size_t)k * 2 + (size_t)n_experts + 1) * sizeof(int32_t);
+}
+
+void clb_moe_plan_make(clb_moe_plan *plan, void *memory, int32_t n, int32_t k, int32_t n_experts, const int32_t *ids,
+                       const float *weights, int32_t *cursor)
+{
+    int32_t *at = memory;
+    *plan = (clb_moe_plan){n, k, n_experts, at, (float *)(void *)(at + (int64_t)n * k), at + (int64_t)n * k * 2};
+    memset(plan->first, 0, (size_t)(n_experts + 1) * sizeof *plan->first);
+    for (int64_t i = 0; i < (int64_t)n * k; i++)
+        plan->first[ids[i] + 1]++;
+    for (int32_t e = 0; e < n_experts; e++)
+        plan->first[e + 1] += plan->first[e];
+    memcpy(cursor, plan->first, (size_t)n_experts * sizeof *cursor);
+    for (int32_t row = 0; row < n; row++)
+        for (int32_t i = 0; i < k; i++) {
+            int64_t from = (int64_t)row * k + i;
+            int32_t slot = cursor[ids[from]]++;
+            plan->slot_row[slot] = row;
+            plan->slot_weight[slot] = weights[from];
+        }
+}
+
+/* ---- adding up ----------------------------------------------------------------------------- */
+
+static void add_rows(void *context, int32_t begin, int32_t end, int worker)
 {
     (void)worker;
     const moe_work *work = context;
     const clb_kernels *kernels = work->engine->kernels;
-    int32_t hidden = work->layer->hidden, k = work->layer->per_token;
-    for (int32_t row = begin; row < end; row++) {
-        float *sum = work->sum + (int64_t)row * hidden;
-        memset(sum, 0, (size_t)hidden * sizeof *sum);
-        for (int32_t i = 0; i < k; i++) {
-            int32_t slot = work->row_slots[(int64_t)row * k + i];
-            kernels->axpy(sum, work->slot_weight[slot], work->out + (int64_t)slot * hidden, hidden);
+    for (int32_t i = begin; i < end; i++)
+        for (int32_t j = work->row_begin[i]; j < work->row_begin[i + 1]; j++) {
+            int32_t slot = work->order[j];
+            kernels->axpy(work->sum + (int64_t)work->plan->slot_row[slot] * work->hidden, work->plan->slot_weight[slot],
+                          work->out + (int64_t)(slot - work->slot0) * work->hidden, work->hidden);
         }
+}
+
+/* Adds slots [slot0, slot1) to their rows, each row's in ascending order of experts. */
+static int32_t accumulate(colibri_engine *engine, const clb_moe_plan *plan, int32_t slot0, int32_t slot1, const float *out,
+                          float *sum, int32_t hidden, const clb_error *error)
+{
+    int32_t slots = slot1 - slot0;
+    int32_t *count = clb_scratch_get(&engine->scratch, (size_t)(plan->n + 1) * sizeof *count);
+    int32_t *order = clb_scratch_get(&engine->scratch, (size_t)slots * sizeof *order);
+    int32_t *row_begin = clb_scratch_get(&engine->scratch, (size_t)(slots + 1) * sizeof *row_begin);
+    if (!count || !order || !row_begin)
+        return no_memory(error, plan->n);
+    /* A stable counting sort by row keeps the experts' order within a row. */
+    memset(count, 0, (size_t)(plan->n + 1) * sizeof *count);
+    for (int32_t s = slot0; s < slot1; s++)
+        count[plan->slot_row[s] + 1]++;
+    int32_t rows = 0;
+    for (int32_t r = 0; r < plan->n; r++) {
+        if (count[r + 1] > 0)
+            row_begin[rows++] = count[r];
+        count[r + 1] += count[r];
+    }
+    row_begin[rows] = slots;
+    for (int32_t s = slot0; s < slot1; s++)
+        order[count[plan->slot_row[s]]++] = s;
+    moe_work work = {.engine = engine, .plan = plan, .hidden = hidden, .order = order, .row_begin = row_begin, .slot0 = slot0,
+                     .out = out, .sum = sum};
+    clb_for_range(engine, rows, 4, add_rows, &work);
+    return COLIBRI_OK;
+}
+
+static void finish_rows(void *context, int32_t begin, int32_t end, int worker)
+{
+    (void)worker;
+    const moe_work *work = context;
+    const clb_kernels *kernels = work->engine->kernels;
+    for (int32_t row = begin; row < end; row++) {
+        int64_t at = (int64_t)row * work->hidden;
         if (work->shared != NULL)
-            kernels->add(sum, work->shared + (int64_t)row * hidden, hidden);
-        kernels->add(work->x + (int64_t)row * hidden, sum, hidden);
+            kernels->add(work->sum + at, work->shared + at, work->hidden);
+        kernels->add(work->x + at, work->sum + at, work->hidden);
     }
 }
 
-/* Counting sort by expert. first[e] becomes the first slot of expert e; first[n_experts] the end. */
-static void sort_slots(moe_work *work, const int32_t *ids, const float *weights, int32_t *first, int32_t *cursor,
-                       int32_t n_experts)
+/* ---- computing ----------------------------------------------------------------------------- */
+
+/* Runs the given experts over their rows: out[slot - slot0]. */
+static int32_t compute(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
+                       const clb_expert *const *experts, const int32_t *ids, int32_t n, int32_t slot0, const float *h,
+                       float *out, const clb_error *error)
 {
-    int32_t k = work->layer->per_token;
-    memset(first, 0, (size_t)(n_experts + 1) * sizeof *first);
-    for (int64_t i = 0; i < (int64_t)work->n * k; i++)
-        first[ids[i] + 1]++;
-    for (int32_t e = 0; e < n_experts; e++)
-        first[e + 1] += first[e];
-    memcpy(cursor, first, (size_t)n_experts * sizeof *cursor);
-    for (int32_t row = 0; row < work->n; row++)
-        for (int32_t i = 0; i < k; i++) {
-            int64_t at = (int64_t)row * k + i;
-            int32_t slot = cursor[ids[at]]++;
-            work->slot_row[slot] = row;
-            work->slot_weight[slot] = weights[at];
-        }
-    /* Slots ascend by expert, so appending them in order sorts each row's list. */
-    int32_t *filled = cursor; /* n entries are free: cursor holds max(n_experts, n) */
-    memset(filled, 0, (size_t)work->n * sizeof *filled);
-    for (int32_t slot = 0; slot < work->n * k; slot++) {
-        int32_t row = work->slot_row[slot];
-        work->row_slots[(int64_t)row * k + filled[row]++] = slot;
+    int32_t ffn = layer->ffn, hidden = layer->hidden, rows = 0;
+    for (int32_t i = 0; i < n; i++)
+        rows += plan->first[ids[i] + 1] - plan->first[ids[i]];
+    clb_job *jobs = clb_scratch_get(&engine->scratch, (size_t)(2 * n) * sizeof *jobs);
+    float *gate = clb_scratch_get(&engine->scratch, (size_t)rows * (size_t)ffn * sizeof *gate);
+    float *up = clb_scratch_get(&engine->scratch, (size_t)rows * (size_t)ffn * sizeof *up);
+    if (!jobs || !gate || !up)
+        return no_memory(error, plan->n);
+    int64_t at = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t slot = plan->first[ids[i]], m = plan->first[ids[i] + 1] - slot;
+        jobs[2 * i] = (clb_job){&experts[i]->gate, h, hidden, plan->slot_row + slot, m, gate + at * ffn, ffn, 0};
+        jobs[2 * i + 1] = (clb_job){&experts[i]->up, h, hidden, plan->slot_row + slot, m, up + at * ffn, ffn, 0};
+        at += m;
     }
+    int32_t status = clb_run_jobs(engine, jobs, 2 * n, error);
+    if (status != COLIBRI_OK)
+        return status;
+    clb_swiglu_rows(engine, gate, gate, up, rows, ffn);
+    at = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t slot = plan->first[ids[i]], m = plan->first[ids[i] + 1] - slot;
+        jobs[i] = (clb_job){&experts[i]->down, gate + at * ffn, ffn, NULL, m, out + (int64_t)(slot - slot0) * hidden, hidden, 0};
+        at += m;
+    }
+    return clb_run_jobs(engine, jobs, n, error);
+}
+
+static int32_t shared_expert(colibri_engine *engine, const clb_moe_layer *layer, const float *h, int32_t n, float **out,
+                             const clb_error *error)
+{
+    *out = NULL;
+    if (layer->shared_gate == NULL)
+        return COLIBRI_OK;
+    size_t width = (size_t)n * (size_t)layer->shared_ffn;
+    float *gate = clb_scratch_get(&engine->scratch, width * sizeof *gate);
+    float *up = clb_scratch_get(&engine->scratch, width * sizeof *up);
+    *out = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)layer->hidden * sizeof **out);
+    if (!gate || !up || !*out)
+        return no_memory(error, n);
+    const clb_job jobs[] = {{layer->shared_gate, h, layer->hidden, NULL, n, gate, layer->shared_ffn, 0},
+                            {layer->shared_up, h, layer->hidden, NULL, n, up, layer->shared_ffn, 0}};
+    int32_t status = clb_run_jobs(engine, jobs, 2, error);
+    if (status != COLIBRI_OK)
+        return status;
+    clb_swiglu_rows(engine, gate, gate, up, n, layer->shared_ffn);
+    const clb_job down = {layer->shared_down, gate, layer->shared_ffn, NULL, n, *out, layer->hidden, 0};
+    return clb_run_jobs(engine, &down, 1, error);
 }
 
 int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const float *h, const int32_t *ids,
                     const float *weights, int32_t n, float *x, const clb_error *error)
 {
     clb_scratch *scratch = &engine->scratch;
-    int32_t n_experts = engine->store.n_experts, k = layer->per_token, slots = n * k, ffn = layer->ffn, hidden = layer->hidden;
-    int32_t cursors = n_experts > n ? n_experts : n;
-    moe_work work = {.engine = engine, .layer = layer, .n = n, .x = x};
-    work.slot_row = clb_scratch_get(scratch, (size_t)slots * sizeof(int32_t));
-    work.slot_weight = clb_scratch_get(scratch, (size_t)slots * sizeof(float));
-    work.row_slots = clb_scratch_get(scratch, (size_t)slots * sizeof(int32_t));
-    work.sum = clb_scratch_get(scratch, (size_t)n * (size_t)hidden * sizeof(float));
-    int32_t *first = clb_scratch_get(scratch, (size_t)(n_experts + 1) * sizeof *first);
-    int32_t *cursor = clb_scratch_get(scratch, (size_t)cursors * sizeof *cursor);
-    int32_t *active = clb_scratch_get(scratch, (size_t)n_experts * sizeof *active);
-    const clb_expert **leases = clb_scratch_get(scratch, (size_t)n_experts * sizeof *leases);
-    clb_job *jobs = clb_scratch_get(scratch, (size_t)(2 * n_experts + 2) * sizeof *jobs);
-    float *gate = clb_scratch_get(scratch, (size_t)slots * (size_t)ffn * sizeof *gate);
-    float *up = clb_scratch_get(scratch, (size_t)slots * (size_t)ffn * sizeof *up);
-    float *out = clb_scratch_get(scratch, (size_t)slots * (size_t)hidden * sizeof *out);
-    size_t shared_size = layer->shared_gate ? (size_t)n * (size_t)layer->shared_ffn : 0;
-    float *shared_gate = clb_scratch_get(scratch, shared_size * sizeof(float));
-    float *shared_up = clb_scratch_get(scratch, shared_size * sizeof(float));
-    float *shared_out = clb_scratch_get(scratch, (layer->shared_gate ? (size_t)n * (size_t)hidden : 0) * sizeof(float));
-    if (!work.slot_row || !work.slot_weight || !work.row_slots || !work.sum || !first || !cursor || !active || !leases ||
-        !jobs || !gate || !up || !out || !shared_gate || !shared_up || !shared_out)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the experts of %" PRId32 " tokens; use a smaller prefill chunk", n);
-    sort_slots(&work, ids, weights, first, cursor, n_experts);
-
-    int32_t n_active = 0, n_jobs = 0, status = COLIBRI_OK;
-    for (int32_t e = 0; e < n_experts; e++)
-        if (first[e + 1] > first[e])
-            active[n_active++] = e;
-    clb_store_prefetch(&engine->store, layer->store_layer, active, n_active);
-    int32_t n_leases = 0;
-    for (; n_leases < n_active && status == COLIBRI_OK; n_leases++) {
-        leases[n_leases] = clb_store_acquire(&engine->store, layer->store_layer, active[n_leases], error);
-        if (leases[n_leases] == NULL) {
-            status = COLIBRI_ERROR_IO;
+    int32_t n_experts = engine->store.n_experts, k = layer->per_token, hidden = layer->hidden;
+    void *memory = clb_scratch_get(scratch, clb_moe_plan_bytes(n, k, n_experts));
+    int32_t *cursor = clb_scratch_get(scratch, (size_t)n_experts * sizeof *cursor);
+    const clb_expert **experts = clb_scratch_get(scratch, (size_t)n_experts * sizeof *experts);
+    float *sum = clb_scratch_get(scratch, (size_t)n * (size_t)hidden * sizeof *sum);
+    float *out = clb_scratch_get(scratch, (size_t)n * (size_t)k * (size_t)hidden * sizeof *out);
+    if (!memory || !cursor || !experts || !sum || !out)
+        return no_memory(error, n);
+    clb_moe_plan plan;
+    clb_moe_plan_make(&plan, memory, n, k, n_experts, ids, weights, cursor);
+    int32_t status = clb_moe_announce(engine, layer, &plan, 0, error);
+    /* The shared expert is always at hand: it computes while the missing ones are read. */
+    float *shared = NULL;
+    if (status == COLIBRI_OK)
+        status = shared_expert(engine, layer, h, n, &shared, error);
+    while (status == COLIBRI_OK) {
+        int32_t ready = clb_store_next(&engine->store, 0, experts, cursor, n_experts, error);
+        if (ready <= 0) {
+            status = -ready;
             break;
         }
+        status = compute(engine, layer, &plan, experts, cursor, ready, 0, h, out, error);
+        for (int32_t i = 0; i < ready; i++)
+            clb_store_release(&engine->store, experts[i]);
     }
-    if (status == COLIBRI_OK) {
-        if (layer->shared_gate != NULL) {
-            jobs[n_jobs++] = (clb_job){layer->shared_gate, h, hidden, NULL, n, shared_gate, layer->shared_ffn, 0};
-            jobs[n_jobs++] = (clb_job){layer->shared_up, h, hidden, NULL, n, shared_up, layer->shared_ffn, 0};
-        }
-        for (int32_t i = 0; i < n_active; i++) {
-            int32_t at = first[active[i]], m = first[active[i] + 1] - at;
-            jobs[n_jobs++] = (clb_job){&leases[i]->gate, h, hidden, work.slot_row + at, m, gate + (int64_t)at * ffn, ffn, 0};
-            jobs[n_jobs++] = (clb_job){&leases[i]->up, h, hidden, work.slot_row + at, m, up + (int64_t)at * ffn, ffn, 0};
-        }
-        status = clb_run_jobs(engine, jobs, n_jobs, error);
-    }
-    if (status == COLIBRI_OK) {
-        clb_swiglu_rows(engine, gate, gate, up, slots, ffn);
-        n_jobs = 0;
-        if (layer->shared_gate != NULL) {
-            clb_swiglu_rows(engine, shared_gate, shared_gate, shared_up, n, layer->shared_ffn);
-            jobs[n_jobs++] = (clb_job){layer->shared_down, shared_gate, layer->shared_ffn, NULL, n, shared_out, hidden, 0};
-        }
-        for (int32_t i = 0; i < n_active; i++) {
-            int32_t at = first[active[i]], m = first[active[i] + 1] - at;
-            jobs[n_jobs++] = (clb_job){&leases[i]->down, gate + (int64_t)at * ffn, ffn, NULL, m, out + (int64_t)at * hidden, hidden, 0};
-        }
-        status = clb_run_jobs(engine, jobs, n_jobs, error);
-    }
-    for (int32_t i = 0; i < n_leases; i++)
-        clb_store_release(&engine->store, leases[i]);
+    clb_store_forget(&engine->store);
     if (status != COLIBRI_OK)
         return status;
-    work.out = out;
-    work.shared = layer->shared_gate ? shared_out : NULL;
-    clb_for_range(engine, n, 4, combine, &work);
+    memset(sum, 0, (size_t)n * (size_t)hidden * sizeof *sum);
+    status = accumulate(engine, &plan, 0, n * k, out, sum, hidden, error);
+    if (status != COLIBRI_OK)
+        return status;
+    moe_work work = {.engine = engine, .hidden = hidden, .sum = sum, .shared = shared, .x = x};
+    clb_for_range(engine, n, 4, finish_rows, &work);
+    return COLIBRI_OK;
+}
+
+/* ---- prefill ------------------------------------------------------------------------------- */
+
+int32_t clb_moe_announce(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan, int32_t from,
+                         const clb_error *error)
+{
+    int32_t *active = clb_scratch_get(&engine->scratch, (size_t)plan->n_experts * sizeof *active), n = 0;
+    if (active == NULL)
+        return no_memory(error, plan->n);
+    for (int32_t e = from; e < plan->n_experts; e++)
+        if (plan->first[e + 1] > plan->first[e])
+            active[n++] = e;
+    return clb_store_request(&engine->store, layer->store_layer, active, n, plan->n, error);
+}
+
+int32_t clb_moe_group(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan, const float *h,
+                      float *sum, int32_t *next, const clb_error *error)
+{
+    const clb_expert *experts[GROUP_EXPERTS];
+    int32_t ids[GROUP_EXPERTS];
+    /* Experts come back in ascending order, so a group is a contiguous range of slots. */
+    int32_t n = 0, rows = 0, status = COLIBRI_OK;
+    while (n < GROUP_EXPERTS && rows < GROUP_ROWS) {
+        int32_t got = clb_store_next(&engine->store, n == 0 ? 1 : 2, experts + n, ids + n, 1, error);
+        if (got < 0)
+            status = -got;
+        if (got <= 0)
+            break;
+        rows += plan->first[ids[n] + 1] - plan->first[ids[n]];
+        n++;
+    }
+    if (n > 0 && status == COLIBRI_OK) {
+        int32_t slot0 = plan->first[ids[0]], slot1 = plan->first[ids[n - 1] + 1];
+        float *out = clb_scratch_get(&engine->scratch, (size_t)rows * (size_t)layer->hidden * sizeof *out);
+        status = out == NULL ? no_memory(error, plan->n) : compute(engine, layer, plan, experts, ids, n, slot0, h, out, error);
+        if (status == COLIBRI_OK)
+            status = accumulate(engine, plan, slot0, slot1, out, sum, layer->hidden, error);
+    }
+    for (int32_t i = 0; i < n; i++)
+        clb_store_release(&engine->store, experts[i]);
+    if (status == COLIBRI_OK)
+        *next = n > 0 ? ids[n - 1] + 1 : plan->n_experts;
+    return status;
+}
+
+int32_t clb_moe_finish(colibri_engine *engine, const clb_moe_layer *layer, const float *h, float *sum, int32_t n, float *x,
+                       const clb_error *error)
+{
+    float *shared;
+    int32_t status = shared_expert(engine, layer, h, n, &shared, error);
+    if (status != COLIBRI_OK)
+        return status;
+    moe_work work = {.engine = engine, .hidden = layer->hidden, .sum = sum, .shared = shared, .x = x};
+    clb_for_range(engine, n, 4, finish_rows, &work);
     return COLIBRI_OK;
 }

@@ -1,22 +1,46 @@
-/* moe.h - the routed experts of one layer over a batch of rows. */
+/* moe.h - the routed experts of one layer: grouping rows by expert, computing, adding up.
+ *
+ * A slot is one (row, expert) pair; slots are sorted by expert, then by row. A row's contributions are
+ * added in ascending order of the expert's number, whoever computes them and whenever: that is what
+ * makes a token independent of its batch and of where experts lie.
+ *
+ * A decode step (clb_moe_run) computes experts in the order in which they become ready and adds up at
+ * the end. A prefill chunk walks the experts in ascending order, a group at a time
+ * (clb_moe_group), so that it can stop after each and holds no output of more than one group. */
 #ifndef CLB_MOE_H
 #define CLB_MOE_H
 
 #include "engine.h"
 
-typedef struct {
-    int32_t store_layer;
-    int32_t hidden;
-    int32_t ffn;
-    int32_t per_token;
-    /* Always-on expert(s) of this width, or NULL. */
-    const clb_weight *shared_gate, *shared_up, *shared_down;
-    int32_t shared_ffn;
-} clb_moe_layer;
+/* Which rows each expert has. */
+typedef struct clb_moe_plan {
+    int32_t n; /* rows */
+    int32_t k; /* experts per row */
+    int32_t n_experts;
+    int32_t *slot_row;  /* [n*k] */
+    float *slot_weight; /* [n*k] */
+    int32_t *first;     /* [n_experts+1] first slot of each expert */
+} clb_moe_plan;
 
-/* x[row] += sum over the row's experts, ascending by expert number, of weight * expert(h[row]),
- * plus the shared expert. ids and weights: [n][per_token]; the order within a row does not matter. */
+size_t clb_moe_plan_bytes(int32_t n, int32_t k, int32_t n_experts);
+/* Lays the plan out in `memory` and sorts. ids and weights: [n][k], any order within a row.
+ * cursor: n_experts ints of scratch. */
+void clb_moe_plan_make(clb_moe_plan *plan, void *memory, int32_t n, int32_t k, int32_t n_experts, const int32_t *ids,
+                       const float *weights, int32_t *cursor);
+
+/* One whole step: x[row] += sum of weight * expert(h[row]), plus the shared expert. */
 int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const float *h, const int32_t *ids,
                     const float *weights, int32_t n, float *x, const clb_error *error);
+
+/* Announces the experts of a plan from number `from` on, in ascending order. */
+int32_t clb_moe_announce(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan, int32_t from,
+                         const clb_error *error);
+/* Computes the next few announced experts and adds them to sum [n][hidden]. *next becomes the number
+ * of the first expert not yet done; plan->n_experts when all are. */
+int32_t clb_moe_group(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan, const float *h,
+                      float *sum, int32_t *next, const clb_error *error);
+/* x[row] += sum[row] + shared expert(h[row]) for n rows. Changes sum. */
+int32_t clb_moe_finish(colibri_engine *engine, const clb_moe_layer *layer, const float *h, float *sum, int32_t n, float *x,
+                       const clb_error *error);
 
 #endif

@@ -17,10 +17,16 @@
 #endif
 
 #define HUGE_PAGE ((size_t)2 << 20)
+#define PAGE ((size_t)4096) /* direct I/O reads into whole pages */
 
 static size_t mapped_bytes(size_t bytes)
 {
     return (bytes + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+}
+
+size_t clb_os_size(size_t bytes)
+{
+    return bytes < HUGE_PAGE ? (bytes + 63) & ~(size_t)63 : mapped_bytes(bytes);
 }
 
 void *clb_os_alloc(size_t bytes)
@@ -31,7 +37,7 @@ void *clb_os_alloc(size_t bytes)
         return NULL;
     if (bytes < HUGE_PAGE) {
         void *p = NULL;
-        if (posix_memalign(&p, 64, bytes) != 0)
+        if (posix_memalign(&p, bytes < PAGE ? 64 : PAGE, bytes) != 0)
             return NULL;
         memset(p, 0, bytes);
         return p;

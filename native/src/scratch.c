@@ -5,8 +5,6 @@
 
 #include "os.h"
 
-#define MIN_BLOCK ((size_t)1 << 20)
-
 void *clb_scratch_get(clb_scratch *scratch, size_t bytes)
 {
     bytes = (bytes + 63) & ~(size_t)63;
@@ -14,7 +12,7 @@ void *clb_scratch_get(clb_scratch *scratch, size_t bytes)
     if (last < 0 || scratch->sizes[last] - scratch->used < bytes) {
         if (scratch->n_blocks == CLB_SCRATCH_BLOCKS)
             return NULL;
-        size_t size = bytes > MIN_BLOCK ? bytes : MIN_BLOCK;
+        size_t size = bytes > CLB_SCRATCH_MIN ? bytes : CLB_SCRATCH_MIN;
         if (size < scratch->total)
             size = scratch->total;
         uint8_t *block = clb_os_alloc(size);

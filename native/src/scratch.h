@@ -9,6 +9,8 @@
 #include <stdint.h>
 
 #define CLB_SCRATCH_BLOCKS 16
+/* The least that is allocated at a time. */
+#define CLB_SCRATCH_MIN ((size_t)256 << 10)
 
 typedef struct {
     uint8_t *blocks[CLB_SCRATCH_BLOCKS];

@@ -1,4 +1,4 @@
-/* store.c - see store.h: all experts resident. */
+/* store.c - requests and leases of the expert store; see store.h. Slots and reads: store_read.c. */
 #include "store.h"
 
 #include <assert.h>
@@ -6,49 +6,386 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "os.h"
+#include "store_internal.h"
+
+/* Bytes in flight that keep a fast drive busy, and the bounds of what that means in experts. */
+#define FLIGHT_BYTES ((int64_t)64 << 20)
+#define MIN_STAGING 4
+#define MAX_STAGING 32
+#define MAX_GUESSES 256
+
 int32_t clb_store_open(clb_store *store, int32_t n_layers, int32_t n_experts, const clb_error *error)
 {
     memset(store, 0, sizeof *store);
-    store->experts = calloc((size_t)n_layers * (size_t)n_experts + 1, sizeof *store->experts);
-    if (store->experts == NULL)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the list of %" PRId32 " x %" PRId32 " experts",
-                        n_layers, n_experts);
+    store->failed = -1;
+    store->items = calloc((size_t)n_layers * (size_t)n_experts + 1, sizeof *store->items);
+    store->wanted = malloc(((size_t)n_experts + 1) * sizeof *store->wanted);
+    store->guesses = malloc(MAX_GUESSES * sizeof *store->guesses);
+    if (!store->items || !store->wanted || !store->guesses)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the list of %" PRId32 " x %" PRId32 " experts", n_layers,
+                        n_experts);
     store->n_layers = n_layers;
     store->n_experts = n_experts;
+    for (int64_t i = 0; i < (int64_t)n_layers * n_experts; i++)
+        store->items[i].slot = -1;
     return COLIBRI_OK;
+}
+
+static int32_t item_number(const clb_store *store, int32_t layer, int32_t expert)
+{
+    return layer * store->n_experts + expert;
 }
 
 clb_expert *clb_store_slot(clb_store *store, int32_t layer, int32_t expert)
 {
-    return &store->experts[(int64_t)layer * store->n_experts + expert];
+    return &store->items[item_number(store, layer, expert)].expert;
 }
 
-const clb_expert *clb_store_acquire(clb_store *store, int32_t layer, int32_t expert, const clb_error *error)
+void clb_store_bind(clb_store *store, int32_t layer, int32_t expert, const clb_entry *gate, const clb_entry *up,
+                    const clb_entry *down)
 {
-    (void)error; /* a resident expert cannot fail to arrive */
+    clb_store_item *item = &store->items[item_number(store, layer, expert)];
+    item->entries[0] = gate;
+    item->entries[1] = up;
+    item->entries[2] = down;
+}
+
+int64_t clb_item_bytes(const clb_store_item *item)
+{
+    return item->expert.gate.bytes + item->expert.up.bytes + item->expert.down.bytes;
+}
+
+static int64_t slot_bytes(const clb_store_item *item)
+{
+    return (clb_item_bytes(item) + CLB_IO_ALIGN - 1) / CLB_IO_ALIGN * CLB_IO_ALIGN;
+}
+
+static int64_t n_items(const clb_store *store)
+{
+    return (int64_t)store->n_layers * store->n_experts;
+}
+
+int64_t clb_store_total_bytes(const clb_store *store)
+{
+    int64_t total = 0;
+    for (int64_t i = 0; i < n_items(store); i++)
+        total += clb_item_bytes(&store->items[i]);
+    return total;
+}
+
+int32_t clb_store_slots(const clb_store *store)
+{
+    int64_t slots = store->streaming ? 0 : n_items(store);
+    for (int32_t c = 0; c < store->n_classes; c++)
+        slots += store->classes[c].n_slots;
+    return (int32_t)slots;
+}
+
+int64_t clb_store_largest_slot(const clb_store *store)
+{
+    int64_t largest = 0;
+    for (int64_t i = 0; i < n_items(store); i++)
+        if (slot_bytes(&store->items[i]) > largest)
+            largest = slot_bytes(&store->items[i]);
+    return largest;
+}
+
+/* ---- streaming set-up ---------------------------------------------------------------------- */
+
+/* Bytes of one staging buffer: the most that any expert's ranges take as aligned supersets. */
+static int64_t staging_need(const clb_store *store, int *all_direct)
+{
+    int64_t most = 0;
+    *all_direct = 1;
+    for (int64_t i = 0; i < n_items(store); i++) {
+        const clb_store_item *item = &store->items[i];
+        if (item->entries[0] == NULL || clb_item_is_direct(item))
+            continue;
+        *all_direct = 0;
+        clb_range ranges[CLB_MAX_RANGES];
+        int32_t n = clb_item_ranges(item, ranges);
+        int64_t bytes = ranges[n - 1].at + clb_io_buffer_bytes(ranges[n - 1].offset, ranges[n - 1].bytes);
+        if (bytes > most)
+            most = bytes;
+    }
+    return most;
+}
+
+static int32_t flight_experts(int64_t bytes)
+{
+    int64_t n = bytes > 0 ? FLIGHT_BYTES / bytes : MAX_STAGING;
+    return n < MIN_STAGING ? MIN_STAGING : n > MAX_STAGING ? MAX_STAGING : (int32_t)n;
+}
+
+int64_t clb_store_staging_bytes(const clb_store *store)
+{
+    int all_direct;
+    int64_t bytes = staging_need(store, &all_direct);
+    return all_direct ? 0 : bytes * flight_experts(bytes);
+}
+
+static int32_t make_classes(clb_store *store, const clb_error *error)
+{
+    for (int64_t i = 0; i < n_items(store); i++) {
+        clb_store_item *item = &store->items[i];
+        int64_t bytes = slot_bytes(item);
+        int32_t c = 0;
+        while (c < store->n_classes && store->classes[c].bytes != bytes)
+            c++;
+        if (c == store->n_classes) {
+            clb_store_class *classes = realloc(store->classes, (size_t)(c + 1) * sizeof *classes);
+            if (classes == NULL)
+                return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the expert cache");
+            store->classes = classes;
+            store->n_classes++;
+            classes[c] = (clb_store_class){.bytes = bytes, .direct = 1};
+        }
+        item->class_index = c;
+        store->classes[c].n_items++;
+        store->classes[c].direct &= clb_item_is_direct(item);
+    }
+    return COLIBRI_OK;
+}
+
+/* Shares the cache among the classes by the bytes of their experts; each gets at least one slot. */
+static int32_t size_classes(clb_store *store, int64_t *smallest, const clb_error *error)
+{
+    int64_t total = 0, least = 0;
+    for (int32_t c = 0; c < store->n_classes; c++) {
+        total += store->classes[c].bytes * store->classes[c].n_items;
+        least += store->classes[c].bytes;
+    }
+    if (smallest != NULL)
+        *smallest = least;
+    if (store->options.slots == 0 && store->options.cache_bytes < least)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY,
+                        "%.1f MB are left for the expert cache, but one expert of each size needs %.1f MB; raise the memory budget "
+                        "or lower the context",
+                        (double)store->options.cache_bytes / 1e6, (double)least / 1e6);
+    for (int32_t c = 0; c < store->n_classes; c++) {
+        clb_store_class *class = &store->classes[c];
+        double share = (double)store->options.cache_bytes * (double)(class->bytes * class->n_items) / (double)total;
+        int64_t slots = store->options.slots > 0 ? store->options.slots : (int64_t)(share / (double)class->bytes);
+        if (slots > class->n_items)
+            slots = class->n_items;
+        class->n_slots = slots < 1 ? 1 : (int32_t)slots;
+        class->owner = malloc((size_t)class->n_slots * sizeof *class->owner);
+        class->arena = clb_os_alloc((size_t)(class->bytes * class->n_slots));
+        if (class->owner == NULL || class->arena == NULL)
+            return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " experts of %.1f MB", class->n_slots,
+                            (double)class->bytes / 1e6);
+        for (int32_t s = 0; s < class->n_slots; s++)
+            class->owner[s] = -1;
+        store->slot_bytes += class->bytes * class->n_slots;
+    }
+    return COLIBRI_OK;
+}
+
+static int32_t make_staging(clb_store *store, const clb_error *error)
+{
+    int all_direct;
+    int64_t bytes = staging_need(store, &all_direct);
+    int32_t n = flight_experts(all_direct ? clb_store_largest_slot(store) : bytes);
+    store->n_reads = n * (all_direct ? 1 : CLB_MAX_RANGES);
+    store->reads = malloc((size_t)store->n_reads * sizeof *store->reads);
+    store->staging = malloc((size_t)n * sizeof *store->staging);
+    store->staging_bytes = bytes;
+    store->staging_arena_bytes = all_direct ? 64 : (size_t)(bytes * n);
+    store->staging_arena = clb_os_alloc(store->staging_arena_bytes);
+    if (!store->reads || !store->staging || !store->staging_arena)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the staging buffers of the expert cache");
+    for (int32_t i = 0; i < store->n_reads; i++)
+        store->reads[i].item = -1;
+    for (int32_t i = 0; i < n && !all_direct; i++)
+        store->staging[store->n_staging++] = store->staging_arena + i * bytes;
+    return COLIBRI_OK;
+}
+
+int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *pool, const clb_store_options *options,
+                         int64_t *smallest, const clb_error *error)
+{
+    store->options = *options;
+    store->table = table;
+    store->pool = pool;
+    store->streaming = 1;
+    int32_t status = make_classes(store, error);
+    if (status == COLIBRI_OK)
+        status = size_classes(store, smallest, error);
+    if (status == COLIBRI_OK)
+        status = make_staging(store, error);
+    if (status == COLIBRI_OK)
+        status = clb_io_open(&store->io, (const char *const *)table->paths, table->n_files, options->io_mode, options->direct,
+                             store->n_reads, error);
+    return status;
+}
+
+/* ---- requests ------------------------------------------------------------------------------ */
+
+static void count_lookup(clb_store *store, clb_store_item *item, float weight)
+{
     atomic_fetch_add_explicit(&store->lookups, 1, memory_order_relaxed);
+    if (!store->streaming)
+        return;
+    item->heat = clb_heat_use(item->heat, store->step, weight);
+    if (item->state == ITEM_ABSENT)
+        atomic_fetch_add_explicit(&store->misses, 1, memory_order_relaxed);
+    if (item->guessed) {
+        item->guessed = 0;
+        atomic_fetch_add_explicit(&store->useful_bytes, clb_item_bytes(item), memory_order_relaxed);
+    }
+}
+
+/* Starts as many reads as fit: what was asked for first, then guesses. */
+static void start_reads(clb_store *store)
+{
+    for (int32_t i = store->next_wanted; i < store->n_wanted; i++) {
+        clb_store_item *item = &store->items[store->wanted[i]];
+        if (item->wanted && item->state == ITEM_ABSENT && !clb_store_start_read(store, store->wanted[i], i))
+            return;
+    }
+    while (store->n_guesses > 0) {
+        int32_t guess = store->guesses[store->n_guesses - 1];
+        if (store->items[guess].state == ITEM_ABSENT && !clb_store_start_read(store, guess, -1))
+            return;
+        store->n_guesses--;
+    }
+}
+
+int32_t clb_store_request(clb_store *store, int32_t layer, const int32_t *experts, int32_t n, int32_t rows,
+                          const clb_error *error)
+{
+    if (store->n_wanted > 0)
+        return clb_fail(error, COLIBRI_ERROR_INVALID, "the expert store already serves a request");
+    store->n_wanted = n;
+    store->next_wanted = 0;
+    store->n_handed = 0;
+    store->failed = -1;
+    store->n_requests++;
+    float weight = rows > CLB_STORE_STEP_ROWS ? CLB_HEAT_PREFILL : 1.0f;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t number = item_number(store, layer, experts[i]);
+        store->wanted[i] = number;
+        store->items[number].wanted = 1;
+        store->items[number].uses++;
+        count_lookup(store, &store->items[number], weight);
+    }
+    if (store->streaming) {
+        clb_store_collect(store, 0);
+        start_reads(store);
+    }
+    return COLIBRI_OK;
+}
+
+static void hand_out(clb_store *store, int32_t number, const clb_expert **out, int32_t *id)
+{
+    clb_store_item *item = &store->items[number];
+    item->wanted = 0;
+    item->leases++;
     store->leases++;
-    return clb_store_slot(store, layer, expert);
+    store->n_handed++;
+    *out = &item->expert;
+    *id = number % store->n_experts;
+}
+
+static int is_ready(const clb_store *store, int32_t number)
+{
+    return !store->streaming || store->items[number].state == ITEM_READY;
+}
+
+static int32_t take_ready(clb_store *store, int32_t mode, const clb_expert **out, int32_t *ids, int32_t max)
+{
+    int32_t n = 0;
+    for (int32_t i = store->next_wanted; i < store->n_wanted && n < max; i++) {
+        int32_t number = store->wanted[i];
+        if (store->items[number].wanted) {
+            if (is_ready(store, number)) {
+                hand_out(store, number, out + n, ids + n);
+                n++;
+            } else if (mode != CLB_NEXT_ANY) {
+                break;
+            }
+        }
+        if (i == store->next_wanted && !store->items[number].wanted)
+            store->next_wanted++;
+    }
+    return n;
+}
+
+int32_t clb_store_next(clb_store *store, int32_t mode, const clb_expert **out, int32_t *ids, int32_t max,
+                       const clb_error *error)
+{
+    for (;;) {
+        if (store->n_handed == store->n_wanted)
+            return 0;
+        if (store->streaming) {
+            clb_store_collect(store, 0);
+            start_reads(store);
+            if (store->failed >= 0) {
+                clb_io_describe(store->io, &store->failure, error);
+                return -COLIBRI_ERROR_IO;
+            }
+        }
+        int32_t n = take_ready(store, mode, out, ids, max);
+        if (n > 0 || mode == CLB_NEXT_IF_READY)
+            return n;
+        if (clb_io_in_flight(store->io) == 0)
+            return -clb_fail(error, COLIBRI_ERROR_MEMORY,
+                             "the expert cache has no slot left for the next expert; raise the memory budget");
+        double start = clb_os_seconds();
+        clb_store_collect(store, 1);
+        atomic_fetch_add_explicit(&store->wait_ns, (int64_t)((clb_os_seconds() - start) * 1e9), memory_order_relaxed);
+    }
 }
 
 void clb_store_release(clb_store *store, const clb_expert *expert)
 {
-    (void)expert;
-    assert(store->leases > 0);
+    clb_store_item *item = (clb_store_item *)(uintptr_t)expert;
+    assert(item->leases > 0 && store->leases > 0);
+    item->leases--;
     store->leases--;
+}
+
+void clb_store_forget(clb_store *store)
+{
+    for (int32_t i = 0; i < store->n_wanted; i++)
+        store->items[store->wanted[i]].wanted = 0;
+    store->n_wanted = store->next_wanted = store->n_handed = 0;
 }
 
 void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n)
 {
-    (void)store;
-    (void)layer;
-    (void)experts;
-    (void)n; /* nothing to fetch: every expert is resident */
+    if (!store->streaming || !store->options.prefetch)
+        return;
+    /* Guesses for an earlier layer that were not started by now come too late. */
+    store->n_guesses = 0;
+    for (int32_t i = n - 1; i >= 0 && store->n_guesses < MAX_GUESSES; i--) {
+        int32_t number = item_number(store, layer, experts[i]);
+        if (store->items[number].state == ITEM_ABSENT)
+            store->guesses[store->n_guesses++] = number;
+    }
+    start_reads(store);
+}
+
+void clb_store_tick(clb_store *store)
+{
+    store->step++;
 }
 
 void clb_store_close(clb_store *store)
 {
     assert(store->leases == 0);
-    free(store->experts);
+    clb_io_close(store->io);
+    for (int32_t c = 0; c < store->n_classes; c++) {
+        clb_os_free(store->classes[c].arena, (size_t)(store->classes[c].bytes * store->classes[c].n_slots));
+        free(store->classes[c].owner);
+    }
+    clb_os_free(store->staging_arena, store->staging_arena_bytes);
+    free(store->staging);
+    free(store->reads);
+    free(store->classes);
+    free(store->items);
+    free(store->wanted);
+    free(store->guesses);
     memset(store, 0, sizeof *store);
 }

@@ -1,11 +1,22 @@
-/* store.h - where routed experts are: the lease contract between graph and memory hierarchy.
+/* store.h - where routed experts are: the contract between graph and memory hierarchy.
  *
- * - clb_store_acquire returns a view of one expert that stays valid until it is released exactly once.
- * - clb_store_prefetch is advisory: it may do nothing, and it never evicts a leased expert.
- * - Closing the store needs zero leases.
- * The graph never asks where an expert lies. Today every expert is resident, so acquiring never
- * waits; a streaming store replaces the inside of store.c only.
- * Calling thread of the engine only; the views may be read by any worker.
+ *   bind      every expert's three matrices and where they lie in the files
+ *   load      resident: all in memory; streaming: a cache of slots, filled on demand
+ *   request   the graph announces the experts of a layer, then takes them with next as they become
+ *             ready and gives each back with release exactly once; what next returned stays valid
+ *             until then. forget ends a request early.
+ *   prefetch  advisory: a guess for a later layer. It fills free or cold slots only, never one that is
+ *             leased, asked for, or hotter.
+ *
+ * The graph never learns where an expert was, so placement cannot change a result.
+ *
+ *   request ----> pending ----> reading (io.h) ----> ready ----> leased ----> ready (evictable)
+ *                   |  slot + staging free?   pack on arrival     next     release
+ *
+ * Slots come in classes by size, packed inside huge-page arenas: experts of another precision (the
+ * MTP head's) never take the wide slots of others. A packed, aligned expert is read straight into its
+ * slot; any other is read into a staging buffer (merged ranges) and interleaved on arrival.
+ * Thread rule: the engine's calling thread; counters are atomic; leased views may be read anywhere.
  */
 #ifndef CLB_STORE_H
 #define CLB_STORE_H
@@ -13,6 +24,10 @@
 #include <stdatomic.h>
 
 #include "error.h"
+#include "io.h"
+#include "policy.h"
+#include "pool.h"
+#include "table.h"
 #include "weight.h"
 
 typedef struct {
@@ -22,22 +37,103 @@ typedef struct {
 } clb_expert;
 
 typedef struct {
-    clb_expert *experts; /* [n_layers][n_experts] */
-    int32_t n_layers;    /* layers with routed experts only */
+    int64_t cache_bytes; /* for slots; staging comes on top, see clb_store_staging_bytes */
+    int32_t slots;       /* tests: exactly this many slots per class, 0 = from cache_bytes */
+    int32_t io_mode;     /* clb_io_mode */
+    int32_t direct;      /* 1 = direct I/O where possible */
+    int32_t prefetch;    /* 1 = act on guesses */
+    int32_t fault;       /* tests, see fault.h */
+} clb_store_options;
+
+/* A request shared by more rows than this is a prompt passing, not a decode step. */
+#define CLB_STORE_STEP_ROWS 64
+
+/* How next returns experts. */
+enum {
+    CLB_NEXT_ANY = 0,    /* as they become ready; waits for the first */
+    CLB_NEXT_ORDER = 1,  /* in the order of the request; waits */
+    CLB_NEXT_IF_READY = 2 /* in the order of the request; 0 if the next one is not ready yet */
+};
+
+struct clb_store_item;
+struct clb_store_class;
+
+typedef struct {
+    struct clb_store_item *items; /* [n_layers][n_experts] */
+    int32_t n_layers;             /* layers with routed experts only */
     int32_t n_experts;
+    int32_t streaming;
     int64_t leases; /* not yet released */
+
+    /* streaming only */
+    clb_store_options options;
+    const clb_table *table;
+    clb_pool *pool;
+    clb_io *io;
+    struct clb_store_class *classes;
+    int32_t n_classes;
+    struct clb_store_read *reads;
+    int32_t n_reads;
+    uint8_t **staging; /* free buffers */
+    int32_t n_staging;
+    int64_t staging_bytes; /* of one buffer */
+    uint8_t *staging_arena;
+    size_t staging_arena_bytes;
+    uint32_t step; /* decode steps, the clock of heat */
+
+    /* the request in progress */
+    int32_t *wanted; /* item numbers */
+    int32_t n_wanted;
+    int32_t next_wanted;  /* order modes: first not handed out */
+    int32_t n_handed;
+    uint32_t n_requests;
+    int32_t *guesses;
+    int32_t n_guesses;
+    int32_t failed; /* item whose read failed, -1 = none */
+    clb_io_completion failure;
+
+    int64_t slot_bytes; /* all slots */
     _Atomic int64_t lookups;
     _Atomic int64_t misses;
     _Atomic int64_t bytes_read;
+    _Atomic int64_t guessed_bytes; /* read on a guess */
+    _Atomic int64_t useful_bytes;  /* of those, asked for before they were given up */
+    _Atomic int64_t wasted_bytes;  /* of those, given up unused */
+    _Atomic int64_t wait_ns;       /* time that next spent waiting for the disk */
 } clb_store;
 
 /* layer counts the sparse layers from 0. */
 int32_t clb_store_open(clb_store *store, int32_t n_layers, int32_t n_experts, const clb_error *error);
 /* The expert's descriptors, for binding weights while the engine opens. */
 clb_expert *clb_store_slot(clb_store *store, int32_t layer, int32_t expert);
-const clb_expert *clb_store_acquire(clb_store *store, int32_t layer, int32_t expert, const clb_error *error);
+/* Where its matrices lie; the table must outlive a streaming store. */
+void clb_store_bind(clb_store *store, int32_t layer, int32_t expert, const clb_entry *gate, const clb_entry *up,
+                    const clb_entry *down);
+/* Packed bytes of all experts, of the largest slot, and of the staging buffers a streaming store needs. */
+int64_t clb_store_total_bytes(const clb_store *store);
+int64_t clb_store_largest_slot(const clb_store *store);
+int64_t clb_store_staging_bytes(const clb_store *store);
+/* Experts that fit in memory together. */
+int32_t clb_store_slots(const clb_store *store);
+/* Turns to streaming. `smallest` (may be NULL) receives the cache bytes that would just do when the
+ * given ones are too few. */
+int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *pool, const clb_store_options *options,
+                         int64_t *smallest, const clb_error *error);
+
+/* Announces n different experts of a layer; `rows` tells how many tokens share the request (1 per
+ * decoded sequence, a chunk's length in prefill). */
+int32_t clb_store_request(clb_store *store, int32_t layer, const int32_t *experts, int32_t n, int32_t rows,
+                          const clb_error *error);
+/* Up to max ready experts of the request with their numbers. 0 = none left (or CLB_NEXT_IF_READY: not
+ * ready); negative = -status. */
+int32_t clb_store_next(clb_store *store, int32_t mode, const clb_expert **out, int32_t *ids, int32_t max,
+                       const clb_error *error);
 void clb_store_release(clb_store *store, const clb_expert *expert);
+/* Ends the request; reads in flight are kept. Nothing may be leased from it. */
+void clb_store_forget(clb_store *store);
 void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n);
+/* One decode step has begun: the clock of heat. */
+void clb_store_tick(clb_store *store);
 void clb_store_close(clb_store *store);
 
 #endif

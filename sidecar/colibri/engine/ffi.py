@@ -85,6 +85,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     expert_lookups: int
     expert_misses: int
     expert_bytes_read: int
+    streaming: int
+    expert_slots: int
+    guessed_bytes: int
+    useful_bytes: int
+    wasted_bytes: int
+    disk_wait_ns: int
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -335,6 +341,33 @@ class Engine:
             )
         )
 
+    def decode_many(self, sessions: Sequence[Session], tokens: Sequence[Tokens]) -> None:
+        """Like `decode`, with several tokens per session; their logits stay readable by length
+        (`Session.sample_at`), also after a truncation inside the step."""
+        parts = [_int32(part) for part in tokens]
+        if len(sessions) != len(parts):
+            raise EngineError(
+                Status.INVALID,
+                f"decode_many got {len(sessions)} sessions and {len(parts)} token lists; give one list each",
+            )
+        self._alive()
+        if any(session.engine is not self for session in sessions):
+            raise EngineError(Status.INVALID, "a session belongs to another engine")
+        handles = ffi.new("colibri_session *[]", [session._alive() for session in sessions])
+        ids = np.concatenate(parts) if parts else np.empty(0, np.int32)
+        counts = np.array([len(part) for part in parts], dtype=np.int32)
+        call = _Call()
+        call.check(
+            lib.colibri_decode_many(
+                handles,
+                ffi.from_buffer("int32_t[]", ids),
+                ffi.from_buffer("int32_t[]", counts),
+                len(parts),
+                call.text,
+                call.len,
+            )
+        )
+
     def snapshot(self) -> Snapshot:
         """Counters now. Any thread."""
         raw = ffi.new("colibri_engine_snapshot_t *")
@@ -454,6 +487,10 @@ class Session:
 
     def sample(self, sampling: Sampling | None = None) -> int:
         """Draws a token from the current logits; does not append it."""
+        return self.sample_at(len(self), sampling)
+
+    def sample_at(self, length: int, sampling: Sampling | None = None) -> int:
+        """Draws the token that follows the first `length` ones, from the logits of the last step."""
         sampling = sampling or Sampling()
         raw = _fill(ffi.new("colibri_sampling *"), sampling, frozenset({"mask"}))
         mask = None
@@ -468,8 +505,21 @@ class Session:
             raw.mask = ffi.from_buffer("uint32_t[]", mask)
         token = ffi.new("int32_t *")
         call = _Call()
-        call.check(lib.colibri_session_sample(self._alive(), raw, token, call.text, call.len))
+        call.check(
+            lib.colibri_session_sample_at(self._alive(), length, raw, token, call.text, call.len)
+        )
         return int(token[0])
+
+    def draft(self, next_token: int, depth: int) -> list[int]:
+        """Guesses up to `depth` tokens after `next_token`, the token about to be appended."""
+        out, count = ffi.new("int32_t[]", max(depth, 1)), ffi.new("int32_t *")
+        call = _Call()
+        call.check(
+            lib.colibri_session_draft(
+                self._alive(), next_token, depth, out, count, call.text, call.len
+            )
+        )
+        return list(out[0 : count[0]])
 
     def logits(self, out: Floats | None = None) -> Floats:
         """The current logits, float32 [vocab], written into `out` if given."""

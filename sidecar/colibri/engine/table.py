@@ -134,11 +134,23 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True):
     layer_indexer: bytes = b""
 
 
+class IoMode(IntEnum):
+    """How experts are read from disk (`colibri_io_mode`)."""
+
+    AUTO = 0
+    URING = 1
+    THREADS = 2
+    BUFFERED = 3
+
+
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to open the engine (`colibri_engine_options`); 0 is always the engine's own choice.
 
     `context` is the most tokens a session may hold, `memory_budget` the most bytes the engine may
-    hold, `fault` plants a numbered fault (tests only).
+    hold, `sessions` how many full contexts that must include, `fault` plants a numbered fault (tests
+    only). Experts stream from disk when they do not fit, or through exactly `expert_slots` cached ones
+    of each size; `io_mode`, `io_buffered` and `no_prefetch` choose how they are read. `drafts`
+    loads the MTP layer and is the most drafts per step.
     """
 
     precision: int = Precision.FAST
@@ -150,6 +162,12 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     prefill_chunk: int = 0
     memory_budget: int = 0
     fault: int = 0
+    sessions: int = 0
+    expert_slots: int = 0
+    io_mode: int = IoMode.AUTO
+    io_buffered: bool = False
+    no_prefetch: bool = False
+    drafts: int = 0
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,34 @@
+/* session.h - what session.c, prefill.c, decode.c and draft.c share. */
+#ifndef CLB_SESSION_H
+#define CLB_SESSION_H
+
+#include "engine.h"
+
+/* KV blocks for all positions below `length`. */
+int32_t clb_session_reserve(colibri_session *session, int32_t length, const clb_error *error);
+/* Forgets an unfinished prefill. */
+void clb_session_drop_pending(colibri_session *session);
+void clb_session_drop_chunk(colibri_session *session);
+int32_t clb_check_tokens(const colibri_engine *engine, const int32_t *tokens, int32_t n, const clb_error *error);
+/* Counts a finished piece of work, so that a watchdog sees the difference between slow and stuck. */
+void clb_note_progress(colibri_engine *engine);
+/* Tests: turns position 3 into NaN after layer 1 if that fault is planted. */
+void clb_plant_nan(const colibri_engine *engine, const clb_batch *batch, int32_t layer);
+
+/* Where `rows` rows of logits for a session that will hold `length` tokens go; they become valid with
+ * clb_session_logits_done. NULL when out of memory. */
+float *clb_session_logit_rows(colibri_session *session, int32_t rows);
+void clb_session_logits_done(colibri_session *session, int32_t rows);
+/* Logits of the session as it was when it held `length` tokens, or NULL. */
+const float *clb_session_logits_at(const colibri_session *session, int32_t length);
+
+/* One whole layer over the rows of a step (decode.c). */
+int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error);
+
+/* ---- drafts (draft.c) ---- */
+/* Keeps the normed hidden states of the last `rows` tokens, whose successors may be unknown. */
+void clb_draft_keep(colibri_session *session, const float *hidden, int32_t rows);
+/* After a truncation. */
+void clb_draft_truncate(colibri_session *session, int32_t length);
+
+#endif

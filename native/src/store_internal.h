@@ -1,0 +1,62 @@
+/* store_internal.h - what store.c (requests, leases) and store_read.c (slots, reads) share. */
+#ifndef CLB_STORE_INTERNAL_H
+#define CLB_STORE_INTERNAL_H
+
+#include "store.h"
+
+enum { ITEM_ABSENT, ITEM_READING, ITEM_READY };
+
+typedef struct clb_store_item {
+    clb_expert expert; /* first: what is leased is a pointer to it */
+    const clb_entry *entries[3]; /* gate, up, down */
+    clb_heat heat;
+    uint32_t uses;
+    int32_t class_index;
+    int32_t slot;    /* in its class, -1 = none */
+    int32_t state;
+    int32_t leases;
+    int32_t pending; /* reads outstanding */
+    int32_t failed;  /* one of them failed */
+    int32_t wanted;  /* part of the request and not handed out */
+    int32_t guessed; /* read on a guess and not asked for yet */
+    uint32_t request; /* the request during which its read started */
+    uint8_t *staging;
+} clb_store_item;
+
+typedef struct clb_store_class {
+    int64_t bytes;   /* of a slot, a multiple of CLB_IO_ALIGN */
+    int64_t n_items;
+    int32_t direct;  /* 1 = every expert of it is one aligned packed range */
+    int32_t n_slots;
+    int32_t n_used;  /* slots [0, n_used) have had an owner */
+    int32_t *owner;  /* [n_slots] item or -1 */
+    uint8_t *arena;
+} clb_store_class;
+
+/* One merged range of an expert on its way. */
+typedef struct clb_store_read {
+    int32_t item; /* -1 = free */
+} clb_store_read;
+
+/* A contiguous piece of a file and where it lands in the staging buffer. */
+typedef struct {
+    int32_t file;
+    int64_t offset;
+    int64_t bytes;
+    int64_t at; /* of the aligned superset, in the buffer */
+} clb_range;
+
+#define CLB_MAX_RANGES 6
+
+/* The expert's spans with neighbours merged, ascending. Returns how many. */
+int32_t clb_item_ranges(const clb_store_item *item, clb_range out[CLB_MAX_RANGES]);
+/* Whether the expert may be read straight into a slot. */
+int clb_item_is_direct(const clb_store_item *item);
+int64_t clb_item_bytes(const clb_store_item *item);
+/* Starts reading an absent expert if slot, staging and queue allow. `order` is its place in the request,
+ * -1 = a guess, which takes cold slots only. Returns 1 if started. */
+int clb_store_start_read(clb_store *store, int32_t item, int32_t order);
+/* Collects finished reads; waits for one if `wait` and something is in flight. */
+void clb_store_collect(clb_store *store, int wait);
+
+#endif

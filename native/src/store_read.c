@@ -1,0 +1,277 @@
+/* store_read.c - slots and reads of a streaming expert store; see store.h. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fault.h"
+#include "store_internal.h"
+
+typedef struct {
+    int32_t file;
+    int64_t offset;
+    int64_t bytes;
+} span;
+
+static void sort_spans(span *spans, int32_t n)
+{
+    for (int32_t i = 1; i < n; i++)
+        for (int32_t j = i; j > 0 && (spans[j].file < spans[j - 1].file ||
+                                      (spans[j].file == spans[j - 1].file && spans[j].offset < spans[j - 1].offset));
+             j--) {
+            span t = spans[j];
+            spans[j] = spans[j - 1];
+            spans[j - 1] = t;
+        }
+}
+
+int32_t clb_item_ranges(const clb_store_item *item, clb_range out[CLB_MAX_RANGES])
+{
+    span spans[CLB_MAX_RANGES];
+    int32_t n = 0, ranges = 0;
+    for (int i = 0; i < 3; i++) {
+        const colibri_tensor *t = &item->entries[i]->t;
+        spans[n++] = (span){t->file, t->offset, t->bytes};
+        if (t->scale_file >= 0)
+            spans[n++] = (span){t->scale_file, t->scale_offset, t->scale_bytes};
+    }
+    sort_spans(spans, n);
+    for (int32_t i = 0; i < n; i++) {
+        clb_range *last = ranges > 0 ? &out[ranges - 1] : NULL;
+        /* A gap smaller than a page costs nothing: the page is read anyway. */
+        if (last != NULL && last->file == spans[i].file && spans[i].offset - (last->offset + last->bytes) < CLB_IO_ALIGN) {
+            last->bytes = spans[i].offset + spans[i].bytes - last->offset;
+            continue;
+        }
+        int64_t at = last == NULL ? 0 : last->at + clb_io_buffer_bytes(last->offset, last->bytes);
+        out[ranges++] = (clb_range){spans[i].file, spans[i].offset, spans[i].bytes, at};
+    }
+    return ranges;
+}
+
+int clb_item_is_direct(const clb_store_item *item)
+{
+    const clb_expert *e = &item->expert;
+    const clb_weight *weights[] = {&e->gate, &e->up, &e->down};
+    int64_t end = 0;
+    for (int i = 0; i < 3; i++) {
+        if (item->entries[i] == NULL)
+            return 0;
+        const colibri_tensor *t = &item->entries[i]->t;
+        if (t->layout != COLIBRI_LAYOUT_PACKED || t->format != weights[i]->format)
+            return 0;
+        if (i == 0 ? t->offset % CLB_IO_ALIGN != 0 : t->offset != end || t->file != item->entries[0]->t.file)
+            return 0;
+        end = t->offset + t->bytes;
+    }
+    return 1;
+}
+
+/* ---- slots --------------------------------------------------------------------------------- */
+
+static void give_up(clb_store *store, clb_store_item *item)
+{
+    if (item->guessed) {
+        item->guessed = 0;
+        atomic_fetch_add_explicit(&store->wasted_bytes, clb_item_bytes(item), memory_order_relaxed);
+    }
+    item->state = ITEM_ABSENT;
+    item->slot = -1;
+    item->expert.gate.data = item->expert.up.data = item->expert.down.data = NULL;
+}
+
+/* Slot of the expert of this class that the request needs last, behind place `order`; -1 = none. Keeps a
+ * cache of very few slots from being filled by experts whose turn comes later. */
+static int32_t latest_wanted(const clb_store *store, int32_t class_index, int32_t order)
+{
+    for (int32_t i = store->n_wanted - 1; i > order; i--) {
+        const clb_store_item *item = &store->items[store->wanted[i]];
+        if (item->class_index == class_index && item->wanted && item->state == ITEM_READY && item->leases == 0)
+            return item->slot;
+    }
+    return -1;
+}
+
+/* A free slot, or the coldest evictable one. A guess (order -1) takes only a cold one. -1 = none. */
+static int32_t take_slot(clb_store *store, int32_t class_index, int32_t order)
+{
+    clb_store_class *class = &store->classes[class_index];
+    int guess = order < 0;
+    if (class->n_used < class->n_slots)
+        return class->n_used++;
+    int32_t best = -1;
+    for (int32_t s = 0; s < class->n_slots; s++) {
+        if (class->owner[s] < 0)
+            return s;
+        const clb_store_item *item = &store->items[class->owner[s]];
+        if (item->state != ITEM_READY || item->leases > 0 || item->wanted)
+            continue;
+        if (best < 0 || clb_heat_compare(item->heat, class->owner[s], store->items[class->owner[best]].heat, class->owner[best],
+                                         store->step) < 0)
+            best = s;
+    }
+    if (best < 0 && !guess)
+        best = latest_wanted(store, class_index, order);
+    if (best < 0)
+        return -1;
+    clb_store_item *item = &store->items[class->owner[best]];
+    if (guess && clb_heat_at(item->heat, store->step) >= CLB_HEAT_COLD)
+        return -1;
+    give_up(store, item);
+    class->owner[best] = -1;
+    return best;
+}
+
+static void place(clb_store_item *item, uint8_t *at)
+{
+    item->expert.gate.data = at;
+    item->expert.up.data = at + item->expert.gate.bytes;
+    item->expert.down.data = at + item->expert.gate.bytes + item->expert.up.bytes;
+}
+
+/* ---- arrival ------------------------------------------------------------------------------- */
+
+typedef struct {
+    const clb_weight *weights[3];
+    const uint8_t *data[3];
+    const uint8_t *scales[3];
+    int packed[3];
+    int32_t step; /* blocks of a chunk */
+} arrival;
+
+static void pack_part(void *context, int chunk, int worker)
+{
+    (void)worker;
+    const arrival *a = context;
+    int32_t at = chunk;
+    for (int i = 0; i < 3; i++) {
+        const clb_weight *w = a->weights[i];
+        int32_t chunks = (w->n_blocks + a->step - 1) / a->step;
+        if (at >= chunks) {
+            at -= chunks;
+            continue;
+        }
+        int32_t b0 = at * a->step, b1 = b0 + a->step < w->n_blocks ? b0 + a->step : w->n_blocks;
+        uint8_t *out = (uint8_t *)(uintptr_t)w->data;
+        if (a->packed[i])
+            memcpy(out + b0 * w->block_bytes, a->data[i] + b0 * w->block_bytes, (size_t)((b1 - b0) * w->block_bytes));
+        else
+            clb_weight_pack(w, a->data[i], a->scales[i], out, b0, b1);
+        return;
+    }
+}
+
+static const uint8_t *in_staging(const clb_store_item *item, const clb_range *ranges, int32_t n, int32_t file, int64_t offset)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (ranges[i].file == file && offset >= ranges[i].offset && offset < ranges[i].offset + ranges[i].bytes)
+            return item->staging + ranges[i].at + ranges[i].offset % CLB_IO_ALIGN + (offset - ranges[i].offset);
+    return NULL;
+}
+
+/* Interleaves what arrived in staging into the slot. */
+static void unpack_arrival(clb_store *store, clb_store_item *item)
+{
+    clb_range ranges[CLB_MAX_RANGES];
+    int32_t n = clb_item_ranges(item, ranges), chunks = 0;
+    arrival a = {.weights = {&item->expert.gate, &item->expert.up, &item->expert.down}, .step = 8};
+    for (int i = 0; i < 3; i++) {
+        const colibri_tensor *t = &item->entries[i]->t;
+        a.packed[i] = t->layout == COLIBRI_LAYOUT_PACKED;
+        a.data[i] = in_staging(item, ranges, n, t->file, t->offset);
+        a.scales[i] = t->scale_file >= 0 ? in_staging(item, ranges, n, t->scale_file, t->scale_offset) : NULL;
+        chunks += (a.weights[i]->n_blocks + a.step - 1) / a.step;
+    }
+    clb_pool_run(store->pool, pack_part, &a, chunks);
+}
+
+static void arrive(clb_store *store, int32_t number)
+{
+    clb_store_item *item = &store->items[number];
+    if (!item->failed && item->staging != NULL)
+        unpack_arrival(store, item);
+    if (item->staging != NULL)
+        store->staging[store->n_staging++] = item->staging;
+    item->staging = NULL;
+    if (!item->failed) {
+        if (store->options.fault == CLB_FAULT_EXPERT_BYTE)
+            *(uint8_t *)(uintptr_t)item->expert.gate.data ^= 0x5a;
+        item->state = ITEM_READY;
+        atomic_fetch_add_explicit(&store->bytes_read, clb_item_bytes(item), memory_order_relaxed);
+        return;
+    }
+    store->classes[item->class_index].owner[item->slot] = -1;
+    give_up(store, item);
+    /* A read left over from an earlier request is simply tried again. */
+    if (item->wanted && item->request == store->n_requests)
+        store->failed = number;
+}
+
+/* ---- reading ------------------------------------------------------------------------------- */
+
+static int32_t free_read(const clb_store *store)
+{
+    for (int32_t i = 0; i < store->n_reads; i++)
+        if (store->reads[i].item < 0)
+            return i;
+    return -1;
+}
+
+int clb_store_start_read(clb_store *store, int32_t number, int32_t order)
+{
+    clb_store_item *item = &store->items[number];
+    clb_store_class *class = &store->classes[item->class_index];
+    int direct = clb_item_is_direct(item), guess = order < 0;
+    clb_range ranges[CLB_MAX_RANGES];
+    int32_t n = clb_item_ranges(item, ranges);
+    if (clb_io_in_flight(store->io) + n > store->n_reads || (!direct && store->n_staging == 0))
+        return 0;
+    int32_t slot = take_slot(store, item->class_index, order);
+    if (slot < 0)
+        return 0;
+    uint8_t *at = class->arena + slot * class->bytes;
+    class->owner[slot] = number;
+    item->slot = slot;
+    item->state = ITEM_READING;
+    item->failed = 0;
+    item->request = store->n_requests;
+    item->pending = n;
+    item->guessed = guess;
+    item->staging = direct ? NULL : store->staging[--store->n_staging];
+    place(item, at);
+    uint8_t *target = direct ? at : item->staging;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t read = free_read(store);
+        store->reads[read].item = number;
+        clb_io_request request = {ranges[i].file, read, ranges[i].offset, ranges[i].bytes, target + ranges[i].at};
+        clb_error silent = {NULL, 0};
+        if (clb_io_submit(store->io, &request, &silent) != COLIBRI_OK) {
+            store->reads[read].item = -1;
+            store->failure = (clb_io_completion){.tag = read, .status = COLIBRI_ERROR_IO, .file = ranges[i].file, .offset = ranges[i].offset};
+            item->failed = 1;
+            item->pending--;
+        }
+    }
+    if (item->pending == 0)
+        arrive(store, number);
+    if (guess)
+        atomic_fetch_add_explicit(&store->guessed_bytes, clb_item_bytes(item), memory_order_relaxed);
+    return 1;
+}
+
+void clb_store_collect(clb_store *store, int wait)
+{
+    clb_io_completion done[32];
+    int32_t min = wait && clb_io_in_flight(store->io) > 0 ? 1 : 0;
+    int32_t n = clb_io_wait(store->io, min, done, 32);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t number = store->reads[done[i].tag].item;
+        store->reads[done[i].tag].item = -1;
+        clb_store_item *item = &store->items[number];
+        if (done[i].status != COLIBRI_OK) {
+            item->failed = 1;
+            store->failure = done[i];
+        }
+        if (--item->pending == 0)
+            arrive(store, number);
+    }
+}

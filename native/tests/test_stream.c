@@ -1,0 +1,452 @@
+/* test_stream.c - where experts lie and whether drafts are used must not change a bit.
+ *
+ *     test_stream [DUMP...]     default: every GLM dump in build/oracle
+ *
+ * Against the resident engine (fast path, bf16 KV), for each dump with experts:
+ *   streaming  1, 2, 8, all slots; every way of reading; with and without guesses; packed and plain
+ *              layout; prefill in chunks, decode alone and with mates, slices between which another
+ *              session decodes
+ *   drafts     depths 1..3: the same tokens, greedy and seeded, resident and streaming
+ *   faults     a byte that arrives wrong must be noticed; a file cut off in mid-run is a named error and
+ *              the engine goes on once it is whole again
+ * COLIBRI_TEST_QUICK=1 runs fewer combinations, for emulated processors and sanitizers.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "colibri.h"
+#include "fault.h"
+#include "flatdump.h"
+#include "test.h"
+
+#define CONTEXT 256
+#define GENERATED 48
+
+static int quick;
+static char err[512];
+
+/* A model in one of its layouts: where it is read from. */
+typedef struct {
+    const char *path;
+    const colibri_geometry *geometry;
+    const colibri_tensor *tensors;
+    int64_t n;
+} source;
+
+static colibri_engine_options defaults(void)
+{
+    return (colibri_engine_options){.struct_size = sizeof(colibri_engine_options), .context = CONTEXT, .threads = 2};
+}
+
+static colibri_engine *open_engine(const source *from, const colibri_engine_options *options)
+{
+    colibri_engine *engine = NULL;
+    int32_t status = colibri_engine_open(options, from->geometry, &from->path, 1, from->tensors, from->n, &engine, err, sizeof err);
+    CHECK_MSG(status == COLIBRI_OK, "%s: open: %s", from->path, err);
+    return engine;
+}
+
+static colibri_session *filled(colibri_engine *engine, const int32_t *tokens, int32_t n, float *logits)
+{
+    colibri_session *session = NULL;
+    colibri_prefill_progress progress = {0};
+    int32_t status = colibri_session_create(engine, &session, err, sizeof err);
+    if (status == COLIBRI_OK)
+        status = colibri_prefill_start(session, tokens, n, logits, err, sizeof err);
+    while (status == COLIBRI_OK && !progress.finished)
+        status = colibri_prefill_step(session, 1, &progress, err, sizeof err);
+    if (status == COLIBRI_OK)
+        return session;
+    colibri_session_close(session);
+    return NULL;
+}
+
+/* All logits of a text: prefilled up to `start`, decoded from there beside `mates` other sessions.
+ * 0 on failure. */
+static int run(colibri_engine *engine, const flatdump *dump, const flatdump_prompt *p, int32_t start, int mates, float *out)
+{
+    int32_t vocab = dump->geometry.vocab, n = p->n_prompt + p->n_greedy;
+    colibri_session *all[4] = {filled(engine, p->tokens, start, out)};
+    int32_t tokens[4], status = all[0] == NULL ? COLIBRI_ERROR_IO : COLIBRI_OK;
+    for (int i = 1; i <= mates && status == COLIBRI_OK; i++) {
+        all[i] = filled(engine, p->tokens, 1 + i, NULL);
+        status = all[i] == NULL ? COLIBRI_ERROR_IO : COLIBRI_OK;
+    }
+    for (int32_t row = start; row < n && status == COLIBRI_OK; row++) {
+        for (int i = 0; i <= mates; i++)
+            tokens[i] = p->tokens[(row + i) % n];
+        tokens[0] = p->tokens[row];
+        status = colibri_decode(all, tokens, mates + 1, err, sizeof err);
+        if (status == COLIBRI_OK)
+            status = colibri_session_logits(all[0], out + (int64_t)row * vocab, vocab, err, sizeof err);
+    }
+    for (int i = 0; i < 4; i++)
+        if (i <= mates)
+            colibri_session_close(all[i]);
+    return status == COLIBRI_OK;
+}
+
+typedef struct {
+    const char *name;
+    int32_t slots, chunk, io_mode, buffered, no_prefetch, threads, mates;
+} variant;
+
+static const variant variants[] = {
+    {"one slot", 1, 0, 0, 0, 0, 1, 0},
+    {"two slots", 2, 7, 0, 0, 0, 2, 0},
+    {"eight slots", 8, 0, 0, 0, 0, 3, 2},
+    {"all slots", 1 << 20, 16, 0, 0, 0, 2, 3},
+    {"no guesses", 3, 0, 0, 0, 1, 2, 1},
+    {"threads", 5, 0, COLIBRI_IO_THREADS, 0, 0, 2, 0},
+    {"threads through the page cache", 2, 3, COLIBRI_IO_THREADS, 1, 0, 1, 1},
+    {"buffered", 6, 0, COLIBRI_IO_BUFFERED, 0, 0, 2, 0},
+};
+
+static colibri_engine_options options_of(const variant *v)
+{
+    colibri_engine_options o = defaults();
+    o.expert_slots = v->slots;
+    o.prefill_chunk = v->chunk;
+    o.io_mode = v->io_mode;
+    o.io_buffered = v->buffered;
+    o.no_prefetch = v->no_prefetch;
+    o.threads = v->threads;
+    return o;
+}
+
+static const flatdump_prompt *longest(const flatdump *dump)
+{
+    const flatdump_prompt *best = &dump->prompts[0];
+    for (int i = 1; i < dump->n_prompts; i++)
+        if (dump->prompts[i].n_prompt > best->n_prompt)
+            best = &dump->prompts[i];
+    return best;
+}
+
+static void test_placement(const flatdump *dump, const source *from, const float *expected, float *got)
+{
+    const flatdump_prompt *p = longest(dump);
+    int32_t n = p->n_prompt + p->n_greedy;
+    size_t bytes = (size_t)n * (size_t)dump->geometry.vocab * sizeof *got;
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+        const variant *v = &variants[i];
+        if (quick && i % 3 != 0)
+            continue;
+        colibri_engine_options o = options_of(v);
+        colibri_engine *engine = open_engine(from, &o);
+        if (engine == NULL)
+            continue;
+        int ok = run(engine, dump, p, n / 2, v->mates, got);
+        CHECK_MSG(ok, "%s: %s: %s", from->path, v->name, err);
+        CHECK_MSG(ok && memcmp(expected, got, bytes) == 0, "%s: %s: logits differ from the resident engine's", from->path, v->name);
+        colibri_engine_snapshot_t s = {.struct_size = sizeof s};
+        colibri_engine_snapshot(engine, &s);
+        CHECK_MSG(s.streaming && s.expert_lookups > 0 && s.expert_misses > 0 && s.expert_bytes_read > 0,
+                  "%s: %s: the experts did not come from disk", from->path, v->name);
+        colibri_engine_close(engine);
+    }
+}
+
+/* A prefill in slices with another session decoding between them. */
+static void test_interleaved(const flatdump *dump, const source *from, const float *expected)
+{
+    const flatdump_prompt *p = longest(dump);
+    int32_t vocab = dump->geometry.vocab, n = p->n_prompt + p->n_greedy, at = 1;
+    colibri_engine_options o = defaults();
+    o.expert_slots = 3;
+    o.prefill_chunk = 5;
+    colibri_engine *engine = open_engine(from, &o);
+    if (engine == NULL)
+        return;
+    float *logits = malloc((size_t)n * (size_t)vocab * sizeof *logits);
+    colibri_session *slow = NULL, *fast = filled(engine, p->tokens, at, NULL);
+    CHECK(colibri_session_create(engine, &slow, err, sizeof err) == COLIBRI_OK);
+    CHECK(colibri_prefill_start(slow, p->tokens, n, logits, err, sizeof err) == COLIBRI_OK);
+    colibri_prefill_progress progress = {0};
+    long wrong = 0, steps = 0;
+    float *one = malloc((size_t)vocab * sizeof *one);
+    while (!progress.finished && colibri_prefill_step(slow, 1, &progress, err, sizeof err) == COLIBRI_OK) {
+        steps++;
+        if (at >= n || fast == NULL)
+            continue;
+        wrong += colibri_decode(&fast, &p->tokens[at], 1, err, sizeof err) != COLIBRI_OK;
+        wrong += colibri_session_logits(fast, one, vocab, err, sizeof err) != COLIBRI_OK;
+        wrong += memcmp(one, expected + (int64_t)at * vocab, (size_t)vocab * sizeof *one) != 0;
+        at++;
+    }
+    CHECK_MSG(progress.finished && memcmp(logits, expected, (size_t)n * (size_t)vocab * sizeof *logits) == 0,
+              "%s: a prefill interrupted by decode steps differs", from->path);
+    CHECK_MSG(wrong == 0, "%s: %ld decode steps between prefill slices differ", from->path, wrong);
+    CHECK(steps > 0);
+    colibri_session_close(fast);
+    colibri_session_close(slow);
+    colibri_engine_close(engine);
+    free(one);
+    free(logits);
+}
+
+/* ---- drafts -------------------------------------------------------------------------------- */
+
+/* Generates GENERATED tokens with drafts of the given depth. Returns how many drafts were accepted, -1 on
+ * failure. */
+static int generate(colibri_engine *engine, const flatdump_prompt *p, int32_t depth, const colibri_sampling *sampling, int32_t *out)
+{
+    colibri_session *session = filled(engine, p->tokens, p->n_prompt, NULL);
+    int32_t next, n = 0, accepted = 0;
+    int32_t status = session == NULL ? COLIBRI_ERROR_IO : colibri_session_sample(session, sampling, &next, err, sizeof err);
+    while (status == COLIBRI_OK && n < GENERATED) {
+        int32_t step[4] = {next}, drafts = 0, length = colibri_session_length(session), kept = 0;
+        if (depth > 0)
+            status = colibri_session_draft(session, next, depth, step + 1, &drafts, err, sizeof err);
+        int32_t count = 1 + drafts;
+        if (status == COLIBRI_OK)
+            status = colibri_decode_many(&session, step, &count, 1, err, sizeof err);
+        out[n++] = next;
+        while (status == COLIBRI_OK) {
+            status = colibri_session_sample_at(session, length + 1 + kept, sampling, &next, err, sizeof err);
+            if (status != COLIBRI_OK || kept == drafts || next != step[1 + kept])
+                break;
+            if (n < GENERATED)
+                out[n++] = next;
+            kept++;
+            accepted++;
+        }
+        if (status == COLIBRI_OK)
+            status = colibri_session_truncate(session, length + 1 + kept, err, sizeof err);
+    }
+    colibri_session_close(session);
+    return status == COLIBRI_OK ? accepted : -1;
+}
+
+static void test_drafts(const flatdump *dump, const source *from)
+{
+    static const float temperatures[] = {0, 0.1f, 1.0f};
+    const flatdump_prompt *p = longest(dump);
+    int accepted = 0;
+    for (size_t t = 0; t < sizeof temperatures / sizeof *temperatures; t++) {
+        const colibri_sampling sampling = {.struct_size = sizeof sampling, .temperature = temperatures[t], .top_p = 0.95f, .seed = 11};
+        int32_t expected[GENERATED + 4], got[GENERATED + 4];
+        colibri_engine_options o = defaults();
+        colibri_engine *plain = open_engine(from, &o);
+        CHECK(generate(plain, p, 0, &sampling, expected) >= 0);
+        colibri_engine_close(plain);
+        for (int32_t depth = 1; depth <= 3; depth++)
+            for (int streaming = 0; streaming < 2; streaming++) {
+                if (quick && (depth == 2 || t == 1))
+                    continue;
+                o = defaults();
+                o.drafts = depth;
+                o.expert_slots = streaming ? 4 : 0;
+                o.prefill_chunk = streaming ? 9 : 0;
+                colibri_engine *engine = open_engine(from, &o);
+                int result = generate(engine, p, depth, &sampling, got);
+                CHECK_MSG(result >= 0, "%s: drafts: %s", from->path, err);
+                CHECK_MSG(result >= 0 && memcmp(expected, got, GENERATED * sizeof *got) == 0,
+                          "%s: depth %d, temperature %g, %s: drafts changed the text", from->path, (int)depth, temperatures[t],
+                          streaming ? "streaming" : "resident");
+                accepted += result > 0 ? result : 0;
+                colibri_engine_close(engine);
+            }
+    }
+    printf("%s: %d drafts accepted\n", from->path, accepted);
+}
+
+/* ---- faults -------------------------------------------------------------------------------- */
+
+static void test_wrong_byte(const flatdump *dump, const source *from, const float *expected, float *got)
+{
+    const flatdump_prompt *p = longest(dump);
+    int32_t n = p->n_prompt + p->n_greedy;
+    colibri_engine_options o = defaults();
+    o.expert_slots = 4;
+    o.fault = CLB_FAULT_EXPERT_BYTE;
+    colibri_engine *engine = open_engine(from, &o);
+    CHECK_MSG(run(engine, dump, p, n / 2, 0, got) &&
+                  memcmp(expected, got, (size_t)n * (size_t)dump->geometry.vocab * sizeof *got) != 0,
+              "%s: an expert that arrived wrong went unnoticed", from->path);
+    colibri_engine_close(engine);
+}
+
+/* R152, R162: the file shrinks while it is in use and is put back. */
+static void test_cut_off(const flatdump *dump, const source *from, const float *expected, float *got)
+{
+    const flatdump_prompt *p = longest(dump);
+    int32_t n = p->n_prompt + p->n_greedy;
+    char path[] = "/tmp/colibri-stream-XXXXXX";
+    int file = mkstemp(path);
+    CHECK(file >= 0 && write(file, dump->bytes, dump->n_bytes) == (ssize_t)dump->n_bytes);
+    source copy = *from;
+    copy.path = path;
+    colibri_engine_options o = defaults();
+    o.expert_slots = 2;
+    colibri_engine *engine = open_engine(&copy, &o);
+    CHECK(ftruncate(file, 4096) == 0);
+    CHECK_MSG(!run(engine, dump, p, n / 2, 0, got), "%s: reading a file that was cut off succeeded", from->path);
+    CHECK_MSG(strstr(err, path) != NULL, "the message does not name the file: %s", err);
+    CHECK(lseek(file, 0, SEEK_SET) == 0 && write(file, dump->bytes, dump->n_bytes) == (ssize_t)dump->n_bytes);
+    CHECK_MSG(run(engine, dump, p, n / 2, 0, got) &&
+                  memcmp(expected, got, (size_t)n * (size_t)dump->geometry.vocab * sizeof *got) == 0,
+              "%s: after the file was whole again: %s", from->path, err);
+    colibri_engine_close(engine);
+    close(file);
+    unlink(path);
+}
+
+/* A budget below what the dense part needs is refused with numbers; one in between streams. */
+static void test_budget(const flatdump *dump, const source *from, const float *expected, float *got)
+{
+    const flatdump_prompt *p = longest(dump);
+    int32_t n = p->n_prompt + p->n_greedy;
+    colibri_engine_options o = defaults();
+    o.prefill_chunk = 16;
+    colibri_engine *engine = open_engine(from, &o);
+    colibri_engine_snapshot_t s = {.struct_size = sizeof s};
+    colibri_engine_snapshot(engine, &s);
+    CHECK(!s.streaming);
+    colibri_engine_close(engine);
+    o.memory_budget = 1000;
+    engine = NULL;
+    CHECK(colibri_engine_open(&o, from->geometry, &from->path, 1, from->tensors, from->n, &engine, err, sizeof err) == COLIBRI_ERROR_MEMORY);
+    CHECK_MSG(strstr(err, "budget") != NULL && strstr(err, "GB") != NULL, "the refusal gives no numbers: %s", err);
+    /* From there up, the first budget that opens must stream, hold, and answer the same. */
+    int opened = 0;
+    for (int64_t budget = 1 << 18; budget < INT64_C(1) << 32 && !opened; budget += budget / 8) {
+        o.memory_budget = budget;
+        if (colibri_engine_open(&o, from->geometry, &from->path, 1, from->tensors, from->n, &engine, err, sizeof err) != COLIBRI_OK)
+            continue;
+        opened = 1;
+        CHECK_MSG(run(engine, dump, p, n / 2, 0, got) &&
+                      memcmp(expected, got, (size_t)n * (size_t)dump->geometry.vocab * sizeof *got) == 0,
+                  "%s: budget %lld: %s", from->path, (long long)budget, err);
+        s = (colibri_engine_snapshot_t){.struct_size = sizeof s};
+        colibri_engine_snapshot(engine, &s);
+        CHECK_MSG(s.weight_bytes + s.kv_bytes + s.scratch_bytes <= budget, "%s: %lld bytes held under a budget of %lld", from->path,
+                  (long long)(s.weight_bytes + s.kv_bytes + s.scratch_bytes), (long long)budget);
+        colibri_engine_close(engine);
+    }
+    CHECK(opened);
+}
+
+/* ---- packed layout ------------------------------------------------------------------------- */
+
+/* Writes the dump's tensors packed, experts as one page-aligned range each, into a file of its own. */
+static int pack(const flatdump *dump, char *path, colibri_tensor *tensors)
+{
+    int file = mkstemp(path);
+    int64_t end = 0;
+    for (int64_t i = 0; i < dump->n_tensors; i++) {
+        colibri_tensor *t = &tensors[i];
+        *t = dump->tensors[i];
+        int64_t bytes = colibri_weight_packed_bytes(t->format, t->group, t->rows, t->cols);
+        uint8_t *packed = malloc((size_t)bytes);
+        const void *scales = t->scale_file >= 0 ? dump->bytes + t->scale_offset : NULL;
+        if (colibri_weight_pack(t->format, t->group, t->rows, t->cols, dump->bytes + t->offset, t->bytes, scales,
+                                t->scale_file >= 0 ? t->scale_bytes : 0, packed, bytes, err, sizeof err) != COLIBRI_OK)
+            return -1;
+        if (strstr(t->name, "gate_proj") != NULL || strstr(t->name, "mlp.experts.") == NULL)
+            end = (end + 4095) / 4096 * 4096;
+        t->layout = COLIBRI_LAYOUT_PACKED;
+        t->offset = end;
+        t->bytes = bytes;
+        t->scale_file = -1;
+        t->scale_offset = t->scale_bytes = 0;
+        if (pwrite(file, packed, (size_t)bytes, end) != (ssize_t)bytes)
+            return -1;
+        end += bytes;
+        free(packed);
+    }
+    close(file);
+    return 0;
+}
+
+/* gate, up, down of an expert must follow each other: the order in which a container lists them does not. */
+static int by_expert(const void *a, const void *b)
+{
+    static const char *const order[] = {"gate_proj", "up_proj", "down_proj"};
+    const colibri_tensor *x = a, *y = b;
+    const char *m = strstr(x->name, "mlp.experts."), *n = strstr(y->name, "mlp.experts.");
+    if (m == NULL || n == NULL)
+        return m != NULL ? 1 : n != NULL ? -1 : strcmp(x->name, y->name);
+    size_t lx = (size_t)(strrchr(x->name, '_') - x->name), ly = (size_t)(strrchr(y->name, '_') - y->name);
+    while (x->name[lx] != '.')
+        lx--;
+    while (y->name[ly] != '.')
+        ly--;
+    int c = strncmp(x->name, y->name, lx < ly ? lx : ly);
+    if (c != 0 || lx != ly)
+        return c != 0 ? c : lx < ly ? -1 : 1;
+    int px = 0, py = 0;
+    for (int i = 0; i < 3; i++) {
+        px = strstr(x->name, order[i]) ? i : px;
+        py = strstr(y->name, order[i]) ? i : py;
+    }
+    return px - py;
+}
+
+static void test_dump(const char *path)
+{
+    flatdump dump;
+    if (flatdump_open(path, &dump, err, sizeof err) != 0) {
+        CHECK_MSG(0, "%s: %s", path, err);
+        return;
+    }
+    if (dump.geometry.n_experts > 0) {
+        qsort(dump.tensors, (size_t)dump.n_tensors, sizeof *dump.tensors, by_expert);
+        source plain = {dump.path, &dump.geometry, dump.tensors, dump.n_tensors};
+        const flatdump_prompt *p = longest(&dump);
+        size_t n = (size_t)(p->n_prompt + p->n_greedy) * (size_t)dump.geometry.vocab;
+        float *expected = malloc(n * sizeof *expected), *got = malloc(n * sizeof *got);
+        colibri_engine_options o = defaults();
+        colibri_engine *resident = open_engine(&plain, &o);
+        CHECK(run(resident, &dump, p, (p->n_prompt + p->n_greedy) / 2, 0, expected));
+        colibri_engine_close(resident);
+        test_placement(&dump, &plain, expected, got);
+        test_interleaved(&dump, &plain, expected);
+        test_wrong_byte(&dump, &plain, expected, got);
+        test_cut_off(&dump, &plain, expected, got);
+        test_budget(&dump, &plain, expected, got);
+        char packed_path[] = "/tmp/colibri-packed-XXXXXX";
+        colibri_tensor *tensors = malloc((size_t)dump.n_tensors * sizeof *tensors);
+        CHECK_MSG(pack(&dump, packed_path, tensors) == 0, "%s: packing: %s", path, err);
+        source packed = {packed_path, &dump.geometry, tensors, dump.n_tensors};
+        test_placement(&dump, &packed, expected, got);
+        if (dump.geometry.n_mtp_layers > 0) {
+            test_drafts(&dump, &plain);
+            test_drafts(&dump, &packed);
+        }
+        unlink(packed_path);
+        free(tensors);
+        free(expected);
+        free(got);
+    }
+    flatdump_close(&dump);
+}
+
+static int is_dump(const struct dirent *entry)
+{
+    size_t n = strlen(entry->d_name);
+    return strncmp(entry->d_name, "glm", 3) == 0 && n > 5 && strcmp(entry->d_name + n - 5, ".dump") == 0;
+}
+
+int main(int argc, char **argv)
+{
+    quick = getenv("COLIBRI_TEST_QUICK") != NULL;
+    for (int i = 1; i < argc; i++)
+        test_dump(argv[i]);
+    if (argc == 1) {
+        struct dirent **found = NULL;
+        int n = scandir("build/oracle", &found, is_dump, alphasort);
+        CHECK_MSG(n > 0, "no dumps in build/oracle; make them with python -m tests.oracle.flatdump build/oracle");
+        for (int i = 0; i < n; i++) {
+            char path[512];
+            snprintf(path, sizeof path, "build/oracle/%s", found[i]->d_name);
+            test_dump(path);
+            free(found[i]);
+        }
+        free(found);
+    }
+    return test_report();
+}
