@@ -103,7 +103,8 @@ class Tokenizer:
         self.marker_starts, self.marker_ends = _guard_patterns(self.marker_texts)
         self._marker_pattern = re.compile("|".join(map(re.escape, self.marker_texts)) or r"(?!)")
         # From the file: asking the library for its vocabulary costs a large one half a second.
-        self.vocab_size = max(max(spec["model"]["vocab"].values()), *self.added, 0) + 1
+        last = max(spec["model"]["vocab"].values())
+        self.vocab_size = max(last, *self.added, 0) + 1
         if self.vocab_size > _MAX_VOCAB:
             raise ModelError(f"the tokenizer has an id above {_MAX_VOCAB}.", where=where)
         self._bytes = _ByteTable(library, spec)
