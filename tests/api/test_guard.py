@@ -13,6 +13,7 @@ import pytest
 
 from colibri.api.body import MAX_BODY_BYTES
 from colibri.api.guard import Guard
+from colibri.api.server import HttpServer, listen
 from colibri.errors import ForbiddenError
 from colibri.settings import Settings
 from tests.support.fakeserver import FakeServer, chat_body, chat_request
@@ -325,6 +326,13 @@ def test_nonsense_on_the_wire_harms_nobody(server: FakeServer, garbage: bytes) -
 def test_a_connection_that_says_nothing_harms_nobody(server: FakeServer) -> None:
     with server.raw(b""), server.raw(b"POST /v1/chat/comp"):
         assert server.chat().status_code == 200
+
+
+def test_an_ipv6_server_tells_its_address_in_brackets() -> None:
+    server = HttpServer(lambda _environ, _start: [], listen("::1", 0))
+    port = server.server_address[1]
+    server.server_close()
+    assert server.url == f"http://[::1]:{port}"
 
 
 def test_expect_100_continue_is_answered(server: FakeServer) -> None:

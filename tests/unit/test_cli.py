@@ -112,6 +112,14 @@ def test_this_machines_own_addresses_need_nothing(host: str) -> None:
     serve.check_bind(Settings(host=host))
 
 
+def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = run("serve", "--log-file", str(tmp_path / "file" / "log"), "--port", "0")
+    assert result.returncode == 2
+    assert "--log-file" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_misspelt_variable_is_warned_about_on_stderr() -> None:
     result = run("serve", "--port", "0", COLI_PROT="1")
     assert "COLI_PROT" in result.stderr

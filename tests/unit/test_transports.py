@@ -36,7 +36,7 @@ from colibri.engine.protocol import (
     write_frame,
 )
 from colibri.engine.thread import ThreadEngine
-from colibri.errors import EngineFailure, ModelError, WorkerUnavailableError
+from colibri.errors import EngineFailure, ModelError, RequestError, WorkerUnavailableError
 
 TIMEOUT = 30
 QUICK = Supervision(poll_seconds=0.05, hang_seconds=0.5, backoff_seconds=0.05, stop_seconds=5)
@@ -203,7 +203,7 @@ def test_a_prompt_in_flight_at_two_crashes_is_refused() -> None:
         engine.wait_ready(TIMEOUT)
         finish(submit(engine, f"job{n}", "the same"))
     engine.wait_ready(TIMEOUT)
-    with pytest.raises(WorkerUnavailableError, match="2 crashes"):
+    with pytest.raises(RequestError, match="2 crashes"):
         submit(engine, "c", "the same")
     engine.stop()
 

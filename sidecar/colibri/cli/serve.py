@@ -107,7 +107,7 @@ def run(chosen: Settings, on_ready: Callable[[str], None] | None = None) -> int:
     `on_ready` gets the URL once the model answers. Raises ColibriError for what keeps it from
     serving: settings, port, model, engine.
     """
-    logs.configure(chosen.log_level, Path(chosen.log_file) if chosen.log_file else None)
+    _configure_logs(chosen)
     check_bind(chosen)
     stop = _stop_signal()
     from colibri.api.server import HttpServer, listen  # noqa: PLC0415 - see the module's text
@@ -151,6 +151,15 @@ def run(chosen: Settings, on_ready: Callable[[str], None] | None = None) -> int:
         finally:
             engine.stop()
     return 0
+
+
+def _configure_logs(chosen: Settings) -> None:
+    try:
+        logs.configure(chosen.log_level, Path(chosen.log_file) if chosen.log_file else None)
+    except OSError as error:
+        raise UsageError(
+            f"the log file cannot be written: {error.strerror or error}.", where="--log-file"
+        ) from error
 
 
 def _stop_signal() -> threading.Event:

@@ -43,7 +43,13 @@ from colibri.engine.protocol import (
     read_frame,
     write_frame,
 )
-from colibri.errors import ColibriError, EngineFailure, WorkerLostError, WorkerUnavailableError
+from colibri.errors import (
+    ColibriError,
+    EngineFailure,
+    RequestError,
+    WorkerLostError,
+    WorkerUnavailableError,
+)
 
 log = logging.getLogger(__name__)
 child_log = logging.getLogger("colibri.engine.child")
@@ -168,7 +174,8 @@ class ProcessEngine(EngineClient):
     def submit(self, command: Submit, sink: Sink) -> None:
         fingerprint = _fingerprint(command)
         if self._suspects[fingerprint] >= _CRASHES_PER_PROMPT:
-            raise WorkerUnavailableError(
+            # Not a 5xx: clients would send it again, and the next crash is what this prevents.
+            raise RequestError(
                 f"this prompt was being worked on at {_CRASHES_PER_PROMPT} crashes of the engine",
                 hint="Change the prompt, or restart the server to try it again.",
                 code="prompt_refused",
