@@ -49,3 +49,23 @@ def load(name: str) -> Fixture:
         Prompt(p["prompt"], p["greedy"], tensors[f"p{i}.logits"]) for i, p in enumerate(listed)
     ]
     return Fixture(name, path / "model", prompts, tensors)
+
+
+def tokenizer_json() -> str:
+    """A tokenizer for the fixtures' 100 ids: three special tokens, printable ASCII, white space."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    tokens = ["<unk>", "<s>", "</s>", *map(chr, range(33, 127)), "Ġ", "Ċ", "ĉ"]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = [{"id": i, "content": tokens[i], "special": True, **flags} for i in range(3)]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    return json.dumps(
+        {
+            "version": "1.0",
+            "added_tokens": added,
+            "normalizer": None,
+            "pre_tokenizer": byte_level | {"use_regex": True},
+            "post_processor": None,
+            "decoder": byte_level | {"use_regex": True},
+            "model": {"type": "BPE", "vocab": vocab, "merges": []},
+        }
+    )

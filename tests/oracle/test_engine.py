@@ -17,6 +17,7 @@ import pytest
 from colibri.engine.ffi import Engine, has_isa
 from colibri.engine.table import EngineOptions, Format, Isa, Precision
 from colibri.models.container import ModelFiles, open_folder
+from colibri.models.convert import Options, convert
 from tests.oracle import fixture, published, reference
 from tests.oracle.checkpoint import GROUPS, Array, Checkpoint, Raw, round_bf16, write_safetensors
 from tests.oracle.published import Style
@@ -127,6 +128,29 @@ def test_a_planted_dependence_on_the_batch_breaks_the_equality_above() -> None:
     with engine_of(files, Precision.FAST, fault=1) as engine:
         together = decode_together(engine, many, 5)
     assert not any(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+# ---- packed containers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", fixture.NAMES)
+def test_a_packed_container_gives_the_oracles_logits_and_the_sources_bits(
+    name: str, tmp_path: Path
+) -> None:
+    one = fixture.load(name)
+    (tmp_path / "tokenizer.json").write_text(fixture.tokenizer_json())
+    options = Options(tokenizer=tmp_path / "tokenizer.json")
+    convert(one.model, tmp_path / "packed", options)
+    files, source = open_folder(tmp_path / "packed"), open_folder(one.model)
+    assert files.kind == "packed"
+    assert files.geometry == source.geometry
+    with engine_of(files, Precision.F32) as engine:
+        for prompt in one.prompts:
+            assert np.abs(prefill(engine, prompt.tokens) - prompt.logits).max() < TOLERANCE
+            assert greedy(engine, prompt.prompt, len(prompt.greedy)) == prompt.greedy
+    with engine_of(files, Precision.FAST) as ours, engine_of(source, Precision.FAST) as theirs:
+        for prompt in one.prompts:
+            assert np.array_equal(prefill(ours, prompt.tokens), prefill(theirs, prompt.tokens))
 
 
 # ---- containers of further formats ------------------------------------------------------------
