@@ -1,0 +1,140 @@
+/* replica.c - see replica.h. */
+#include "replica.h"
+
+#include <string.h>
+
+/* From this much outstanding on, a drive shows what it can do; less, and latency is measured instead. */
+#define LOAD_BYTES ((int64_t)4 << 20)
+/* Under a load that goes on, a measurement is this long and large, so that it is not one lucky read ... */
+#define STRETCH_SECONDS 0.05
+#define STRETCH_BYTES ((int64_t)16 << 20)
+/* ... and moves the average by this share. */
+#define NEW_SHARE 0.25
+/* What a replica may go without being measured before one read is sent to it. */
+#define STALE_SECONDS 20.0
+#define FIRST_RETRY_SECONDS 1.0
+#define LAST_RETRY_SECONDS 120.0
+
+void clb_replica_init(clb_replica *replicas, int32_t n, double now)
+{
+    memset(replicas, 0, (size_t)n * sizeof *replicas);
+    for (int32_t i = 0; i < n; i++)
+        replicas[i].measured_at = now;
+}
+
+static int is_allowed(uint32_t allowed, int32_t i)
+{
+    return (allowed >> i & 1) != 0;
+}
+
+/* An unmeasured replica counts as fast as the fastest, so that it gets work and is measured. */
+static double assumed_rate(const clb_replica *replicas, int32_t n, int32_t i)
+{
+    double rate = replicas[i].rate;
+    if (rate > 0)
+        return rate;
+    for (int32_t k = 0; k < n; k++)
+        if (replicas[k].rate > rate)
+            rate = replicas[k].rate;
+    return rate > 0 ? rate : 1.0;
+}
+
+int32_t clb_replica_choose(const clb_replica *replicas, int32_t n, uint32_t allowed, int64_t bytes,
+                           double now)
+{
+    int32_t best = -1, last_resort = -1;
+    double best_end = 0;
+    for (int32_t i = 0; i < n && i < CLB_REPLICA_MOST; i++) {
+        const clb_replica *r = &replicas[i];
+        if (!is_allowed(allowed, i))
+            continue;
+        if (r->failures > 0) {
+            if (now >= r->retry_at && !r->trying)
+                return i;
+            if (last_resort < 0 || r->retry_at < replicas[last_resort].retry_at)
+                last_resort = i;
+            continue;
+        }
+        if (r->outstanding == 0 && now - r->measured_at >= STALE_SECONDS)
+            return i;
+        const double end = (double)(r->outstanding + bytes) / assumed_rate(replicas, n, i);
+        const int wins_tie = best >= 0 && end == best_end && r->rate <= 0 && replicas[best].rate > 0;
+        if (best < 0 || end < best_end || wins_tie) {
+            best = i;
+            best_end = end;
+        }
+    }
+    return best >= 0 ? best : last_resort;
+}
+
+/* Begins to measure anew when the load changes its kind. */
+static void note_load(clb_replica *r, double now)
+{
+    const int32_t load = r->outstanding >= LOAD_BYTES ? CLB_REPLICA_LOADED
+                         : r->outstanding > 0         ? CLB_REPLICA_LIGHT
+                                                      : CLB_REPLICA_IDLE;
+    if (load != r->load) {
+        r->load = load;
+        r->stretch_bytes = 0;
+        r->stretch_since = now;
+    }
+}
+
+void clb_replica_started(clb_replica *replica, int64_t bytes, double now)
+{
+    clb_replica *r = replica;
+    r->outstanding += bytes;
+    note_load(r, now);
+    r->trying = r->failures > 0;
+    if (now - r->measured_at >= STALE_SECONDS) /* one read is enough to find out */
+        r->measured_at = now;
+}
+
+/* A light load shows latency more than speed: it may set the first rate and raise a later one, not lower
+ * it. */
+static void measure(clb_replica *r, double now)
+{
+    const double seconds = now - r->stretch_since;
+    const int large = r->stretch_bytes >= STRETCH_BYTES;
+    const int ends = r->outstanding == 0 && (large || r->rate <= 0 || r->load == CLB_REPLICA_LIGHT);
+    if (seconds <= 0 || (!ends && !(large && seconds >= STRETCH_SECONDS)))
+        return;
+    const double rate = (double)r->stretch_bytes / seconds;
+    if (r->rate <= 0)
+        r->rate = rate;
+    else if (r->load == CLB_REPLICA_LOADED || rate > r->rate)
+        r->rate += NEW_SHARE * (rate - r->rate);
+    r->measured_at = now;
+    r->stretch_bytes = 0;
+    r->stretch_since = now;
+}
+
+void clb_replica_delivered(clb_replica *replica, int64_t bytes, double now)
+{
+    clb_replica *r = replica;
+    r->outstanding -= bytes;
+    r->total += bytes;
+    if (r->trying) { /* a read begun before the failure proves nothing */
+        r->trying = 0;
+        r->failures = 0;
+    }
+    r->stretch_bytes += bytes;
+    measure(r, now);
+    note_load(r, now);
+}
+
+void clb_replica_failed(clb_replica *replica, int64_t bytes, double now)
+{
+    clb_replica *r = replica;
+    r->outstanding -= bytes;
+    note_load(r, now);
+    /* Reads that were under way when the first one failed are no further evidence. */
+    if (r->failures > 0 && !r->trying)
+        return;
+    double wait = FIRST_RETRY_SECONDS;
+    for (int32_t i = 0; i < r->failures && wait < LAST_RETRY_SECONDS; i++)
+        wait *= 2;
+    r->trying = 0;
+    r->failures++;
+    r->retry_at = now + (wait < LAST_RETRY_SECONDS ? wait : LAST_RETRY_SECONDS);
+}
