@@ -348,7 +348,8 @@ class Engine:
         if len(sessions) != len(parts):
             raise EngineError(
                 Status.INVALID,
-                f"decode_many got {len(sessions)} sessions and {len(parts)} token lists; give one list each",
+                f"decode_many got {len(sessions)} sessions and {len(parts)} token lists; "
+                "give one list each",
             )
         self._alive()
         if any(session.engine is not self for session in sessions):
@@ -490,7 +491,7 @@ class Session:
         return self.sample_at(len(self), sampling)
 
     def sample_at(self, length: int, sampling: Sampling | None = None) -> int:
-        """Draws the token that follows the first `length` ones, from the logits of the last step."""
+        """Draws the token after the first `length` ones, from the logits of the last step."""
         sampling = sampling or Sampling()
         raw = _fill(ffi.new("colibri_sampling *"), sampling, frozenset({"mask"}))
         mask = None

@@ -147,10 +147,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to open the engine (`colibri_engine_options`); 0 is always the engine's own choice.
 
     `context` is the most tokens a session may hold, `memory_budget` the most bytes the engine may
-    hold, `sessions` how many full contexts that must include, `fault` plants a numbered fault (tests
-    only). Experts stream from disk when they do not fit, or through exactly `expert_slots` cached ones
-    of each size; `io_mode`, `io_buffered` and `no_prefetch` choose how they are read. `drafts`
-    loads the MTP layer and is the most drafts per step.
+    hold, `sessions` how many full contexts that must include, `fault` plants a numbered fault
+    (tests only). Experts stream from disk when they do not fit, or through exactly `expert_slots`
+    cached ones of each size; `io_mode`, `io_buffered` and `no_prefetch` choose how they are read.
+    `drafts` loads the MTP layer and is the most drafts per step.
     """
 
     precision: int = Precision.FAST
