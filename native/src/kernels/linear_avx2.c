@@ -191,7 +191,8 @@ ALWAYS_INLINE __m256 load_part(const float *x, int32_t n)
     return _mm256_maskload_ps(x, _mm256_loadu_si256((const __m256i *)(const void *)(mask + 8 - n)));
 }
 
-static clb_quantized quantize(const float *x, int32_t n, int32_t seg, int8_t *q)
+/* One segment: returns the scale. */
+static float quantize_segment(const float *x, int32_t n, int32_t seg, int8_t *q, int32_t *q_sum)
 {
     /* Magnitudes compare as integers, which also ranks infinity and NaN above everything finite. */
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
@@ -202,14 +203,12 @@ static clb_quantized quantize(const float *x, int32_t n, int32_t seg, int8_t *q)
     half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0x4e));
     half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0xb1));
     const int32_t bits = _mm_cvtsi128_si32(half);
-    clb_quantized out = {0, 0};
+    *q_sum = 0;
     float absmax;
     memcpy(&absmax, &bits, sizeof absmax);
     if (bits >= 0x7f800000 || absmax < CLB_ACT_TINY) {
         memset(q, 0, (size_t)seg);
-        if (bits >= 0x7f800000)
-            out.scale = absmax * 0.0f; /* NaN: the result shall show it */
-        return out;
+        return absmax * 0.0f; /* NaN shall show in the result */
     }
     const __m256 inverse = _mm256_set1_ps(127.0f / absmax);
     __m256i sum = _mm256_setzero_si256();
@@ -222,9 +221,14 @@ static clb_quantized quantize(const float *x, int32_t n, int32_t seg, int8_t *q)
     __m128i total = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
     total = _mm_add_epi32(total, _mm_shuffle_epi32(total, 0x4e));
     total = _mm_add_epi32(total, _mm_shuffle_epi32(total, 0xb1));
-    out.scale = absmax / 127.0f;
-    out.sum = _mm_cvtsi128_si32(total);
-    return out;
+    *q_sum = _mm_cvtsi128_si32(total);
+    return absmax / 127.0f;
+}
+
+static void quantize(const float *x, int32_t n, int32_t seg, int32_t n_seg, clb_quantized *out)
+{
+    for (int32_t s = 0; s < n_seg; s++)
+        out->scale[s] = quantize_segment(x + s * seg, n - s * seg, seg, out->q + s * seg, &out->sum[s]);
 }
 
 static void round_bf16(const float *x, int32_t n, float *out)

@@ -34,6 +34,7 @@
 #if defined(__AVX512F__)
 
 #include <immintrin.h>
+#include <math.h>
 
 #include "linear_tiled.h"
 
@@ -156,36 +157,86 @@ ALWAYS_INLINE __mmask16 lanes(int32_t n)
     return (__mmask16)(n >= 16 ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1u);
 }
 
-static clb_quantized quantize(const float *x, int32_t n, int32_t seg, int8_t *q)
+/* Reductions of up to 16 vectors at once: a tree of shuffles that ends with the result of vector i in
+ * lane i. One vector at a time would take 8 dependent steps each. */
+#define COMBINE(op, a, b, lo, hi) op(lo(a, b), hi(a, b))
+#define SHUFFLE_44(a, b) _mm512_shuffle_i32x4(a, b, 0x44)
+#define SHUFFLE_EE(a, b) _mm512_shuffle_i32x4(a, b, 0xee)
+#define SHUFFLE_88(a, b) _mm512_shuffle_i32x4(a, b, 0x88)
+#define SHUFFLE_DD(a, b) _mm512_shuffle_i32x4(a, b, 0xdd)
+/* Within 128 bits: vectors 0-3 to one vector of quarters [0 1 2 3]. */
+#define REDUCE_4(op, v)                                                                                      \
+    COMBINE(op, COMBINE(op, v[0], v[1], _mm512_unpacklo_epi32, _mm512_unpackhi_epi32),                       \
+            COMBINE(op, v[2], v[3], _mm512_unpacklo_epi32, _mm512_unpackhi_epi32), _mm512_unpacklo_epi64,    \
+            _mm512_unpackhi_epi64)
+/* Across the 128-bit quarters of four such vectors. */
+#define REDUCE_16(op, v)                                                                                     \
+    COMBINE(op, COMBINE(op, v[0], v[1], SHUFFLE_44, SHUFFLE_EE), COMBINE(op, v[2], v[3], SHUFFLE_44, SHUFFLE_EE), \
+            SHUFFLE_88, SHUFFLE_DD)
+
+/* clb_quantize_fn for whole segments of `seg` columns, known at compile time. */
+ALWAYS_INLINE void quantize_segments(const float *x, const int seg, int32_t n_seg, clb_quantized *out)
 {
     /* Magnitudes compare as integers, which also ranks infinity and NaN above everything finite. */
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-    __m512i top = _mm512_setzero_si512();
-    for (int32_t i = 0; i < seg; i += 16) {
-        const __m512i v = _mm512_castps_si512(_mm512_maskz_loadu_ps(lanes(n - i), x + i));
-        top = _mm512_max_epu32(top, _mm512_and_si512(v, magnitude));
+    __m512i group[4];
+    for (int32_t g = 0; g < 4; g++) {
+        __m512i top[4];
+        for (int32_t k = 0; k < 4; k++) {
+            top[k] = _mm512_setzero_si512();
+            if (g * 4 + k < n_seg)
+                for (int i = 0; i < seg; i += 16) {
+                    const __m512i v = _mm512_loadu_si512(x + (g * 4 + k) * seg + i);
+                    top[k] = _mm512_max_epu32(top[k], _mm512_and_si512(v, magnitude));
+                }
+        }
+        group[g] = REDUCE_4(_mm512_max_epu32, top);
     }
-    const uint32_t bits = _mm512_reduce_max_epu32(top);
-    clb_quantized out = {0, 0};
-    float absmax;
-    memcpy(&absmax, &bits, sizeof absmax);
-    if (bits >= 0x7f800000u || absmax < CLB_ACT_TINY) {
-        memset(q, 0, (size_t)seg);
-        if (bits >= 0x7f800000u)
-            out.scale = absmax * 0.0f; /* NaN: the result shall show it */
-        return out;
+    const __m512i bits = REDUCE_16(_mm512_max_epu32, group);
+    const __m512 absmax = _mm512_castsi512_ps(bits);
+    const __m512 largest = _mm512_set1_ps(127.0f);
+    const __mmask16 odd = _mm512_cmpge_epu32_mask(bits, _mm512_set1_epi32(0x7f800000));
+    const __mmask16 live = _mm512_cmp_ps_mask(absmax, _mm512_set1_ps(CLB_ACT_TINY), _CMP_GE_OQ) & (__mmask16)~odd;
+    _Alignas(64) float inverse[CLB_QUANTIZE_SEGS];
+    _mm512_store_ps(inverse, _mm512_maskz_div_ps(live, largest, absmax));
+    const __m512 scale = _mm512_maskz_div_ps(live, absmax, largest);
+    _mm512_store_ps(out->scale, _mm512_mask_mov_ps(scale, odd, _mm512_set1_ps(NAN)));
+
+    for (int32_t g = 0; g < 4; g++) {
+        __m512i sum[4];
+        for (int32_t k = 0; k < 4; k++) {
+            const int32_t s = g * 4 + k;
+            sum[k] = _mm512_setzero_si512();
+            if (s >= n_seg)
+                continue;
+            const __m512 factor = _mm512_set1_ps(inverse[s]);
+            for (int i = 0; i < seg; i += 16) {
+                const __m512 v = _mm512_loadu_ps(x + s * seg + i);
+                const __m512i r = _mm512_cvtps_epi32(_mm512_mul_ps(v, factor)); /* to nearest, ties to even */
+                sum[k] = _mm512_add_epi32(sum[k], r);
+                /* what is not finite becomes INT32_MIN, whose low byte is 0 */
+                _mm_store_si128((__m128i *)(void *)(out->q + s * seg + i), _mm512_cvtepi32_epi8(r));
+            }
+        }
+        group[g] = REDUCE_4(_mm512_add_epi32, sum);
     }
-    const __m512 inverse = _mm512_set1_ps(127.0f / absmax);
-    __m512i sum = _mm512_setzero_si512();
-    for (int32_t i = 0; i < seg; i += 16) {
-        const __m512 v = _mm512_maskz_loadu_ps(lanes(n - i), x + i);
-        const __m512i r = _mm512_cvtps_epi32(_mm512_mul_ps(v, inverse)); /* to nearest, ties to even */
-        sum = _mm512_add_epi32(sum, r);
-        _mm_store_si128((__m128i *)(void *)(q + i), _mm512_cvtepi32_epi8(r));
+    _mm512_store_si512(out->sum, _mm512_maskz_mov_epi32(live, REDUCE_16(_mm512_add_epi32, group)));
+}
+
+static void quantize(const float *x, int32_t n, int32_t seg, int32_t n_seg, clb_quantized *out)
+{
+    float padded[CLB_QUANTIZE_SEGS * 64];
+    if (n < n_seg * seg) {
+        memset(padded, 0, sizeof padded);
+        memcpy(padded, x, (size_t)n * sizeof *x);
+        x = padded;
     }
-    out.scale = absmax / 127.0f;
-    out.sum = _mm512_reduce_add_epi32(sum);
-    return out;
+    if (seg == 16)
+        quantize_segments(x, 16, n_seg, out);
+    else if (seg == 32)
+        quantize_segments(x, 32, n_seg, out);
+    else
+        quantize_segments(x, 64, n_seg, out);
 }
 
 static void round_bf16(const float *x, int32_t n, uint16_t *out)

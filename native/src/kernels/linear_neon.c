@@ -181,21 +181,20 @@ ALWAYS_INLINE fvec load_part(const float *x, int32_t n)
     return load_f32(part);
 }
 
-static clb_quantized quantize(const float *x, int32_t n, int32_t seg, int8_t *q)
+/* One segment: returns the scale. */
+static float quantize_segment(const float *x, int32_t n, int32_t seg, int8_t *q, int32_t *q_sum)
 {
     /* Magnitudes compare as integers, which also ranks infinity and NaN above everything finite. */
     uint32x4_t top = vdupq_n_u32(0);
     for (int32_t i = 0; i < seg; i += 4)
         top = vmaxq_u32(top, vandq_u32(vreinterpretq_u32_f32(load_part(x + i, n - i)), vdupq_n_u32(0x7fffffff)));
     const uint32_t bits = vmaxvq_u32(top);
-    clb_quantized out = {0, 0};
+    *q_sum = 0;
     float absmax;
     memcpy(&absmax, &bits, sizeof absmax);
     if (bits >= 0x7f800000u || absmax < CLB_ACT_TINY) {
         memset(q, 0, (size_t)seg);
-        if (bits >= 0x7f800000u)
-            out.scale = absmax * 0.0f; /* NaN: the result shall show it */
-        return out;
+        return absmax * 0.0f; /* NaN shall show in the result */
     }
     const float inverse = 127.0f / absmax;
     int32x4_t sum = vdupq_n_s32(0);
@@ -207,9 +206,14 @@ static clb_quantized quantize(const float *x, int32_t n, int32_t seg, int8_t *q)
         const uint32_t four = vget_lane_u32(vreinterpret_u32_s8(bytes), 0);
         memcpy(q + i, &four, 4);
     }
-    out.scale = absmax / 127.0f;
-    out.sum = vaddvq_s32(sum);
-    return out;
+    *q_sum = vaddvq_s32(sum);
+    return absmax / 127.0f;
+}
+
+static void quantize(const float *x, int32_t n, int32_t seg, int32_t n_seg, clb_quantized *out)
+{
+    for (int32_t s = 0; s < n_seg; s++)
+        out->scale[s] = quantize_segment(x + s * seg, n - s * seg, seg, out->q + s * seg, &out->sum[s]);
 }
 
 static void round_bf16(const float *x, int32_t n, float *out)

@@ -224,13 +224,17 @@ static inline void clb_linear_tiled(const clb_tile_fn *tiles, const clb_weight *
         }                                                                                                    \
     }
 
-/* How one instruction set turns a token's segment into dwords:
- * quantize: n <= seg values to int8 (the rest 0), returns scale and sum of q. */
+/* How one instruction set quantizes n_seg <= CLB_QUANTIZE_SEGS segments of a token: n <= n_seg * seg
+ * values x, the rest counts as 0. Writes int8 [n_seg * seg] and, per segment, scale and sum of the
+ * int8 values. A segment with a value that is not finite gets a NaN scale and zeros; one whose
+ * largest magnitude is below CLB_ACT_TINY gets scale 0 and zeros. */
+#define CLB_QUANTIZE_SEGS 16
 typedef struct {
-    float scale;
-    int32_t sum;
+    _Alignas(64) int8_t q[CLB_QUANTIZE_SEGS * 64];
+    _Alignas(64) float scale[CLB_QUANTIZE_SEGS];
+    _Alignas(64) int32_t sum[CLB_QUANTIZE_SEGS];
 } clb_quantized;
-typedef clb_quantized (*clb_quantize_fn)(const float *x, int32_t n, int32_t seg, int8_t *q);
+typedef void (*clb_quantize_fn)(const float *x, int32_t n, int32_t seg, int32_t n_seg, clb_quantized *out);
 /* n <= 128 values to bf16, the rest of the 128 is 0. */
 typedef void (*clb_round_fn)(const float *x, int32_t n, clb_rounded *out);
 
@@ -241,44 +245,84 @@ static inline void clb_spread_words(const void *src, int32_t words, int32_t widt
         memcpy(dst + (int64_t)i * width * 4, (const uint8_t *)src + i * 4, 4);
 }
 
+/* Row t of the source of act_prepare. */
+static inline const float *clb_act_source(const float *x, int64_t ldx, const int32_t *index, int32_t t)
+{
+    return x + (index != NULL ? index[t] : t) * ldx;
+}
+
+/* Quantizes the tile of `width` tokens from t on; `seg` is known at compile time. A run of segments is
+ * finished for all tokens before the next, so that what is written stays in the first-level cache. */
+static inline __attribute__((always_inline)) void
+clb_prepare_quantized(clb_quantize_fn quantize, const int32_t seg, int32_t cols, const float *x, int64_t ldx,
+                      const int32_t *index, int32_t t, int32_t width, uint8_t *tile)
+{
+    const int32_t n_seg = (cols + seg - 1) / seg;
+    const int64_t seg_bytes = (int64_t)(seg + CLB_SEG_EXTRA) * width;
+    for (int32_t s0 = 0; s0 < n_seg; s0 += CLB_QUANTIZE_SEGS) {
+        const int32_t count = n_seg - s0 < CLB_QUANTIZE_SEGS ? n_seg - s0 : CLB_QUANTIZE_SEGS;
+        const int32_t left = cols - s0 * seg;
+        for (int32_t i = 0; i < width; i++) {
+            const float *src = clb_act_source(x, ldx, index, t + i) + s0 * seg;
+            uint8_t *dst = tile + s0 * seg_bytes + i * 4;
+            clb_quantized part;
+            quantize(src, left < count * seg ? left : count * seg, seg, count, &part);
+            for (int32_t s = 0; s < count; s++, dst += seg_bytes) {
+                const int32_t offset8 = -8 * part.sum[s];
+                const int32_t offset128 = -128 * part.sum[s];
+                const float sum = part.scale[s] * (float)part.sum[s];
+                uint8_t *extra = dst + (int64_t)seg * width;
+                clb_spread_words(part.q + s * seg, seg / 4, width, dst);
+                memcpy(extra, &offset8, 4);
+                memcpy(extra + width * 4, &offset128, 4);
+                memcpy(extra + width * 8, &part.scale[s], 4);
+                memcpy(extra + width * 12, &sum, 4);
+            }
+        }
+    }
+}
+
+/* Rounds the tile of `width` tokens from t on to bf16. */
+static inline void clb_prepare_rounded(clb_round_fn round_bf16, int32_t cols, const float *x, int64_t ldx,
+                                       const int32_t *index, int32_t t, int32_t width, uint8_t *tile)
+{
+    for (int32_t first = 0; first < cols; first += 128) {
+        for (int32_t i = 0; i < width; i++) {
+            _Alignas(64) clb_rounded rounded[128];
+            const float *src = clb_act_source(x, ldx, index, t + i) + first;
+            round_bf16(src, cols - first < 128 ? cols - first : 128, rounded);
+            clb_spread_words(rounded, CLB_BF16_SEG_BYTES / 4, width, tile + i * 4);
+        }
+        tile += (int64_t)CLB_BF16_SEG_BYTES * width;
+    }
+}
+
 /* The body of every tiled act_prepare. */
 static inline void clb_act_prepare_tiled(clb_quantize_fn quantize, clb_round_fn round_bf16, int32_t kind, int32_t cols,
                                          int32_t n, const float *x, int64_t ldx, const int32_t *index, void *out,
                                          int32_t t0, int32_t t1)
 {
     const int64_t token_bytes = clb_act_token_bytes(kind, cols);
-    const int64_t seg_bytes = clb_act_seg_bytes(kind);
-    const int32_t seg = clb_kind_seg(kind);
     for (int32_t t = t0; t < t1;) {
         const int32_t width = clb_tile_width(t, n);
         uint8_t *tile = (uint8_t *)out + t * token_bytes;
-        for (int32_t i = 0; i < width; i++) {
-            const float *src = x + (index != NULL ? index[t + i] : t + i) * ldx;
-            if (kind == CLB_ACT_F32) {
-                clb_spread_words(src, cols, width, tile + i * 4);
-                continue;
-            }
-            uint8_t *dst = tile;
-            for (int32_t first = 0; first < cols; first += seg, dst += seg_bytes * width) {
-                const int32_t live = cols - first < seg ? cols - first : seg;
-                if (kind == CLB_ACT_BF16) {
-                    _Alignas(64) clb_rounded rounded[128];
-                    round_bf16(src + first, live, rounded);
-                    clb_spread_words(rounded, CLB_BF16_SEG_BYTES / 4, width, dst + i * 4);
-                } else {
-                    _Alignas(64) int8_t q[64];
-                    clb_quantized r = quantize(src + first, live, seg, q);
-                    clb_spread_words(q, seg / 4, width, dst + i * 4);
-                    const int32_t offset8 = -8 * r.sum;
-                    const int32_t offset128 = -128 * r.sum;
-                    const float sum = r.scale * (float)r.sum;
-                    uint8_t *extra = dst + (int64_t)seg * width + i * 4;
-                    memcpy(extra, &offset8, 4);
-                    memcpy(extra + width * 4, &offset128, 4);
-                    memcpy(extra + width * 8, &r.scale, 4);
-                    memcpy(extra + width * 12, &sum, 4);
-                }
-            }
+        switch (kind) {
+        case CLB_ACT_Q8_16:
+            clb_prepare_quantized(quantize, 16, cols, x, ldx, index, t, width, tile);
+            break;
+        case CLB_ACT_Q8_32:
+            clb_prepare_quantized(quantize, 32, cols, x, ldx, index, t, width, tile);
+            break;
+        case CLB_ACT_Q8_64:
+            clb_prepare_quantized(quantize, 64, cols, x, ldx, index, t, width, tile);
+            break;
+        case CLB_ACT_BF16:
+            clb_prepare_rounded(round_bf16, cols, x, ldx, index, t, width, tile);
+            break;
+        default:
+            for (int32_t i = 0; i < width; i++)
+                clb_spread_words(clb_act_source(x, ldx, index, t + i), cols, width, tile + i * 4);
+            break;
         }
         t += width;
     }
