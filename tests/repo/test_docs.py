@@ -14,6 +14,7 @@ import pytest
 from colibri import settings
 from colibri.api.app import create_app
 from colibri.cli import COMMANDS, coli
+from colibri_app.entry import sidecar
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,6 +33,7 @@ def _commands() -> Iterator[tuple[str, click.Command]]:
     """Every command with its full name, groups opened."""
     context = click.Context(coli)
     pending = [(f"coli {name}", coli.get_command(context, name)) for name in COMMANDS]
+    pending.append(("sidecar", sidecar))
     while pending:
         name, command = pending.pop()
         assert command is not None

@@ -48,7 +48,7 @@ def follow(
             if now - checked >= POLL_SECONDS:
                 checked = now
                 if gone():
-                    raise ClientGoneError("the client left while its answer was being generated")
+                    raise ClientGoneError("the client left while its answer was being generated.")
             if isinstance(event, Failed):
                 raise failure(event)
             if isinstance(event, Done):

@@ -149,7 +149,9 @@ class EngineClient:
             self._send(command)
         except OSError as error:
             self._sinks.pop(command.job, None)
-            raise WorkerLostError("the engine process has just ended", hint="Try again.") from error
+            raise WorkerLostError(
+                "the engine process has just ended.", hint="Try again."
+            ) from error
 
     def cancel(self, job: str) -> None:
         """Ends a job soon; harmless when it has ended already."""

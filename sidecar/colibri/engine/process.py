@@ -162,7 +162,7 @@ class ProcessEngine(EngineClient):
 
     def start(self) -> None:
         if os.environ.get(_CHILD_MARK):
-            raise EngineFailure("an engine process must not start another engine process")
+            raise EngineFailure("an engine process must not start another engine process.")
         self._supervisor.start()
 
     def stop(self) -> None:
@@ -176,7 +176,7 @@ class ProcessEngine(EngineClient):
         if self._suspects[fingerprint] >= _CRASHES_PER_PROMPT:
             # Not a 5xx: clients would send it again, and the next crash is what this prevents.
             raise RequestError(
-                f"this prompt was being worked on at {_CRASHES_PER_PROMPT} crashes of the engine",
+                f"this prompt was being worked on at {_CRASHES_PER_PROMPT} crashes of the engine.",
                 hint="Change the prompt, or restart the server to try it again.",
                 code="prompt_refused",
             )
@@ -234,7 +234,7 @@ class ProcessEngine(EngineClient):
         self._child = None
         child.close()
         if stopping:
-            self._fail_jobs(WorkerUnavailableError("the server is being stopped"))
+            self._fail_jobs(WorkerUnavailableError("the server is being stopped."))
             return None
         if self._state == "failed":
             return None  # LoadFailed: the same files would fail again

@@ -243,7 +243,7 @@ class Scheduler:
                 if self._leave(ticket):
                     with self._lock:
                         self._cancelled += 1
-                    raise ClientGoneError("the client left while it was waiting for its turn")
+                    raise ClientGoneError("the client left while it was waiting for its turn.")
             elif time.monotonic() - started > self.queue_timeout and self._leave(ticket):
                 with self._lock:
                     self._timed_out += 1
@@ -265,7 +265,7 @@ class Scheduler:
             if gone():
                 with self._lock:
                     self._cancelled += 1
-                raise ClientGoneError("the client left before its turn came")
+                raise ClientGoneError("the client left before its turn came.")
             if self._engine.status().state not in ("loading", "restarting"):
                 return
             if time.monotonic() - started > self.queue_timeout:
@@ -313,7 +313,7 @@ class Scheduler:
         )
 
     def _stopping(self) -> WorkerUnavailableError:
-        return WorkerUnavailableError("the server is being stopped")
+        return WorkerUnavailableError("the server is being stopped.")
 
 
 def request_command(request: GenerationRequest) -> Submit:

@@ -153,7 +153,7 @@ def whole(prepared: Prepared, generation: Generation, gone: Callable[[], bool]) 
             texts += [part.text for part in event.parts]
         elif isinstance(event, Done):
             if event.finish_reason == "cancelled":
-                raise ClientGoneError("the generation was cancelled")
+                raise ClientGoneError("the generation was cancelled.")
             return prepared.encoder.whole("".join(texts), event)
     raise AssertionError("a followed generation ends with Done or an exception")
 
