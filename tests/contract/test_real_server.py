@@ -155,16 +155,25 @@ def test_a_killed_engine_comes_back_with_the_same_answers(starter_model: Path) -
 
 
 @pytest.mark.e2e
-def test_the_default_path_knows_paris_and_leaves_nothing_behind(starter_model: Path) -> None:
-    """R197: SIGTERM with a stream open ends server and engine process, exit code 0."""
+def test_the_default_path_names_paris(starter_model: Path) -> None:
+    with (
+        serve(starter_model) as running,
+        openai.OpenAI(base_url=f"{running.url}/v1", api_key="local") as client,
+    ):
+        answer = client.chat.completions.create(
+            model="any", messages=CAPITAL, temperature=0, max_tokens=20
+        )
+        assert "Paris" in (answer.choices[0].message.content or "")
+
+
+@pytest.mark.e2e
+def test_sigterm_with_a_stream_open_leaves_nothing_behind(starter_model: Path) -> None:
+    """R197: server and engine process end, with exit code 0."""
     with serve(starter_model, "--ctx", "3000") as running:
         with openai.OpenAI(base_url=f"{running.url}/v1", api_key="local") as client:
-            answer = client.chat.completions.create(
-                model="any", messages=CAPITAL, temperature=0, max_tokens=20
-            )
-            assert "Paris" in (answer.choices[0].message.content or "")
-            assert client.models.list().data[0].model_extra
-            assert client.models.list().data[0].model_extra["context_length"] == 3000
+            extra = client.models.list().data[0].model_extra
+            assert extra
+            assert extra["context_length"] == 3000
             children = psutil.Process(running.process.pid).children(recursive=True)
             assert children
             stream = client.completions.create(

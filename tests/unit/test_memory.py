@@ -12,7 +12,7 @@ import pytest
 
 from colibri.errors import ResourceError
 from colibri.hardware import memory
-from colibri.models.backend import choose_context
+from colibri.models.backend import MemoryPlan, choose_context
 
 GB = 10**9
 
@@ -68,30 +68,40 @@ def test_a_probe_that_says_nothing_is_not_taken_for_a_fact(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "longest", "per_token", "free", "context"),
+    ("wanted", "longest", "per_token", "budget", "context"),
     [
-        (0, 8192, 1000, None, 8192),
-        (0, 8192, 1000, GB, 8192),
-        (0, 131_072, 100_000, 2 * GB, 10_000),
-        (0, 131_072, 100_000, 5 * GB // 10, 4096),
-        (0, 2048, 1000, GB, 2048),
-        (3000, 8192, 1000, GB, 3000),
-        (16_384, 8192, 1000, None, 16_384),
+        (0, 8192, 1000, 0, 8192),
+        (0, 8192, 1000, 2 * GB, 8192),
+        (0, 131_072, 100_000, 3 * GB, 10_000),
+        (0, 131_072, 100_000, GB + GB // 2, 4096),
+        (0, 2048, 1000, 2 * GB, 2048),
+        (3000, 8192, 1000, 2 * GB, 3000),
+        (16_384, 8192, 1000, 0, 16_384),
     ],
 )
 def test_the_context_is_what_was_asked_for_or_what_fits(
-    wanted: int, longest: int, per_token: int, free: int | None, context: int
+    wanted: int, longest: int, per_token: int, budget: int, context: int
 ) -> None:
     """Never below 4,096 unasked, and half of what is free at most beyond that."""
-    assert choose_context(wanted, longest, per_token, free) == context
+    plan = MemoryPlan(budget=budget, weights=GB, can_stream=False)
+    assert choose_context(wanted, longest, per_token, plan) == context
+
+
+def test_experts_on_disk_leave_a_quarter_of_the_memory_to_the_context() -> None:
+    plan = MemoryPlan(budget=8 * GB, weights=300 * GB, can_stream=True)
+    assert choose_context(0, 131_072, 100_000, plan) == 20_000
+    assert choose_context(0, 8192, 100_000, plan) == 8192
+    assert choose_context(50_000, 131_072, 100_000, plan) == 50_000
 
 
 def test_a_context_that_does_not_fit_is_refused_with_numbers_and_the_one_that_does() -> None:
+    plan = MemoryPlan(budget=GB + GB // 2, weights=GB, can_stream=False)
     with pytest.raises(ResourceError, match=r"8192 tokens takes 0\.82 GB; .* 0\.50 GB are free"):
-        choose_context(8192, 8192, 100_000, GB // 2)
+        choose_context(8192, 8192, 100_000, plan)
     with pytest.raises(ResourceError) as refused:
-        choose_context(8192, 8192, 100_000, GB // 2)
+        choose_context(8192, 8192, 100_000, plan)
     assert "--ctx 5000" in str(refused.value.hint)
+    nothing_free = MemoryPlan(budget=GB - 5, weights=GB, can_stream=False)
     with pytest.raises(ResourceError, match="4096 tokens") as refused:
-        choose_context(0, 8192, 100_000, -5)
+        choose_context(0, 8192, 100_000, nothing_free)
     assert "smaller model" in str(refused.value.hint)

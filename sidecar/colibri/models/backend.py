@@ -16,6 +16,7 @@ import msgspec
 from colibri.engine import ffi
 from colibri.engine.backend import BackendSession, Counters, TextStream
 from colibri.engine.protocol import EngineInfo
+from colibri.engine.status import EngineError, Status
 from colibri.engine.table import EngineOptions, Isa, Precision
 from colibri.errors import ResourceError
 from colibri.hardware import memory
@@ -28,6 +29,8 @@ from colibri.text.tokenizer import Tokenizer
 LEAST_CONTEXT: Final = 4096
 # Share of the memory left beside the weights that an unasked-for context may take.
 _KV_SHARE: Final = 0.5
+# The same of all memory when experts stream from disk: what is left is their cache.
+_STREAMING_KV_SHARE: Final = 0.25
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,26 +44,36 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     memory_budget: int = 0
 
 
-def choose_context(wanted: int, longest: int, kv_bytes_per_token: int, free: int | None) -> int:
-    """Tokens of context: the wanted number, or what fits.
+class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes: all that may be held (0 = no limit), all weights; whether experts may stay on disk."""
 
-    `longest` is the model's own limit, `free` the bytes beside the weights (None = unlimited).
-    Raises ResourceError, with numbers, when not even the smallest sensible context fits.
+    budget: int
+    weights: int
+    can_stream: bool
+
+
+def choose_context(wanted: int, longest: int, kv_bytes_per_token: int, plan: MemoryPlan) -> int:
+    """Tokens of context: the wanted number, or what fits; `longest` is the model's own limit.
+
+    Raises ResourceError, with numbers, when not even the smallest sensible context fits. With
+    experts that can stream, opening the engine decides that.
     """
     least = wanted or min(LEAST_CONTEXT, longest)
-    if free is not None and least * kv_bytes_per_token > free:
-        fits = max(free, 0) // max(kv_bytes_per_token, 1)
-        raise ResourceError(
-            f"a context of {least} tokens takes {least * kv_bytes_per_token / 1e9:.2f} GB; "
-            f"beside the weights {max(free, 0) / 1e9:.2f} GB are free.",
-            hint=f"Choose --ctx {fits} or less, or free some memory."
-            if fits >= 1
-            else "Free some memory, or choose a smaller model.",
-        )
-    if wanted or free is None:
+    if plan.budget == 0:
         return wanted or longest
-    fits = int(free * _KV_SHARE) // max(kv_bytes_per_token, 1)
-    return min(longest, max(fits, least))
+    free, share = plan.budget - plan.weights, _KV_SHARE
+    if least * kv_bytes_per_token > free:
+        if not plan.can_stream:
+            fits = max(free, 0) // max(kv_bytes_per_token, 1)
+            raise ResourceError(
+                f"a context of {least} tokens takes {least * kv_bytes_per_token / 1e9:.2f} GB; "
+                f"beside the weights {max(free, 0) / 1e9:.2f} GB are free.",
+                hint=f"Choose --ctx {fits} or less, or free some memory."
+                if fits >= 1
+                else "Free some memory, or choose a smaller model.",
+            )
+        free, share = plan.budget, _STREAMING_KV_SHARE
+    return wanted or min(longest, max(int(free * share) // max(kv_bytes_per_token, 1), least))
 
 
 class _Text:
@@ -81,6 +94,27 @@ class _Text:
         return self._filter.push(self._detokenizer.flush()) + self._filter.flush()
 
 
+def _open(model: Model, base: EngineOptions, wanted: int) -> ffi.Engine:
+    """The engine with the wanted context, or with the longest that it accepts."""
+    plan = ffi.plan(model.geometry, model.files.tensors, base)
+    longest = model.geometry.max_position
+    memory_plan = MemoryPlan(
+        budget=base.memory_budget,
+        weights=plan.weight_bytes,
+        can_stream=model.geometry.n_experts > 0,
+    )
+    context = choose_context(wanted, longest, plan.kv_bytes_per_token, memory_plan)
+    while True:
+        options = msgspec.structs.replace(base, context=context)
+        try:
+            return ffi.Engine(model.files.paths, model.geometry, model.files.tensors, options)
+        except EngineError as error:
+            # Only a choice of ours is reconsidered, and refusing costs no reading.
+            if wanted or error.code != Status.MEMORY or context <= min(LEAST_CONTEXT, longest):
+                raise
+            context = max(context // 2, min(LEAST_CONTEXT, longest))
+
+
 class NativeBackend:
     """The C engine with one model. Raises what opening a model or an engine raises."""
 
@@ -93,27 +127,15 @@ class NativeBackend:
             threads=options.threads,
             memory_budget=budget,
         )
-        plan = ffi.plan(model.geometry, model.files.tensors, base)
-        context = choose_context(
-            options.context,
-            model.geometry.max_position,
-            plan.kv_bytes_per_token,
-            budget - plan.weight_bytes if budget else None,
-        )
-        self._engine = ffi.Engine(
-            model.files.paths,
-            model.geometry,
-            model.files.tensors,
-            msgspec.structs.replace(base, context=context),
-        )
+        self._engine = _open(model, base, options.context)
         self._tokenizer = model.text.tokenizer
         self.end_ids = model.text.end_ids
-        self.info = self._describe(model, budget, context)
+        self.info = self._describe(model, budget)
 
-    def _describe(self, model: Model, budget: int, context: int) -> EngineInfo:
+    def _describe(self, model: Model, budget: int) -> EngineInfo:
         snapshot = self._engine.snapshot()
         return EngineInfo(
-            context=context,
+            context=snapshot.context,
             vocab=model.geometry.vocab,
             isa=ffi.isa_name(snapshot.isa),
             precision=Precision(snapshot.precision).name.lower(),
