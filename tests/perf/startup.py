@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -21,8 +22,13 @@ from tests.perf.driver import ROOT
 READY_TIMEOUT = 60.0
 
 
-def ready_seconds(model: Path, build: Path) -> float:
-    """Wall seconds from starting `coli serve` until /health says that the model is ready."""
+def ready_seconds(model: Path, build: Path) -> tuple[float, float]:
+    """From starting `coli serve` until /health says that the model is ready.
+
+    Wall seconds, and CPU seconds of all processes including the stop; the latter do not grow when
+    others use the cores.
+    """
+    cpu_before = _children_cpu()
     port = _free_port()
     command = [
         sys.executable,
@@ -51,10 +57,16 @@ def ready_seconds(model: Path, build: Path) -> float:
                         f"coli serve was not ready after {READY_TIMEOUT} s; see {log}"
                     )
                 time.sleep(0.01)
-            return time.perf_counter() - started
+            wall = time.perf_counter() - started
         finally:
             server.terminate()
             server.wait(timeout=30)
+    return wall, _children_cpu() - cpu_before
+
+
+def _children_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def import_seconds() -> float:
