@@ -226,7 +226,6 @@ class Setting:
 
     name: str
     kind: type
-    optional: bool
     default: Any
     key: str
     flags: tuple[str, ...]
@@ -308,9 +307,7 @@ _BOOLEANS = {
 
 
 def _row(entry: Field[Any], annotation: Any) -> Setting:
-    optional = False
     if typing.get_origin(annotation) is types.UnionType:
-        optional = True
         annotation = next(a for a in typing.get_args(annotation) if a is not type(None))
     flags = entry.metadata["flags"]
     if entry.default is MISSING:
@@ -318,7 +315,6 @@ def _row(entry: Field[Any], annotation: Any) -> Setting:
     return Setting(
         name=entry.name,
         kind=typing.get_origin(annotation) or annotation,
-        optional=optional,
         default=entry.default,
         key=entry.metadata["key"],
         flags=("--" + entry.name.replace("_", "-"),) if flags is None else flags,
