@@ -40,8 +40,8 @@ static struct {
 static void report(const char *name, double value, double limit, const char *unit)
 {
     if (bench.json)
-        printf("{\"name\": \"%s\", \"value\": %.4g, \"limit\": %.4g, \"share\": %.4g, \"unit\": \"%s\"}\n", name, value,
-               limit, limit > 0 ? value / limit : 0, unit);
+        printf("{\"name\": \"%s\", \"value\": %.4g, \"limit\": %.4g, \"share\": %.4g, \"unit\": \"%s\"}\n",
+               name, value, limit, limit > 0 ? value / limit : 0, unit);
     else if (limit > 0)
         printf("%-34s %8.1f %-7s of %6.1f  %5.1f %%\n", name, value, unit, limit, 100 * value / limit);
     else
@@ -83,8 +83,13 @@ static void gqa_prefill(int32_t dim, int32_t heads, int32_t first, int32_t token
     const uint8_t *blocks[MAX_BLOCKS];
     for (int32_t i = 0; i < spans; i++)
         blocks[i] = bench.cache + (size_t)i * CLB_GQA_HEAD_BYTES(dim);
-    clb_gqa_args args = {.dim = dim, .n_heads = heads, .scale = 1 / sqrtf((float)dim), .blocks = blocks, .q = bench.q,
-                         .q_stride = (int64_t)dim * heads, .first_position = first};
+    clb_gqa_args args = {.dim = dim,
+                         .n_heads = heads,
+                         .scale = 1 / sqrtf((float)dim),
+                         .blocks = blocks,
+                         .q = bench.q,
+                         .q_stride = (int64_t)dim * heads,
+                         .first_position = first};
     double flops = 4.0 * dim * heads * tokens * (first + (tokens + 1) / 2.0), times[9];
     int rounds = (int)((bench.quick ? 4e9 : 2e10) / flops) + 1, repeats = bench.quick ? 3 : 7;
     for (int r = 0; r < repeats; r++) {
@@ -113,8 +118,13 @@ static void gqa_decode(int32_t dim, int32_t heads, int32_t keys)
             const uint8_t *blocks[MAX_BLOCKS];
             for (int32_t i = 0; i < spans; i++)
                 blocks[i] = bench.cache + c * bytes + (size_t)i * CLB_GQA_HEAD_BYTES(dim);
-            clb_gqa_args args = {.dim = dim, .n_heads = heads, .scale = 1 / sqrtf((float)dim), .blocks = blocks,
-                                 .q = bench.q, .q_stride = (int64_t)dim * heads, .first_position = keys - 1};
+            clb_gqa_args args = {.dim = dim,
+                                 .n_heads = heads,
+                                 .scale = 1 / sqrtf((float)dim),
+                                 .blocks = blocks,
+                                 .q = bench.q,
+                                 .q_stride = (int64_t)dim * heads,
+                                 .first_position = keys - 1};
             clear_states(heads);
             bench.kernels->gqa_attend(&args, 0, 1, 0, spans, bench.state, bench.out, bench.scratch);
         }
@@ -152,8 +162,8 @@ static void mla_decode(int32_t heads, int32_t rank, int32_t rope, int32_t cached
         double start = clb_probe_cpu_seconds();
         for (int i = 0; i < rounds; i++) {
             clear_states(heads);
-            bench.kernels->mla_attend(&args, 0, heads, 0, (n + CLB_SPAN - 1) / CLB_SPAN, bench.state, bench.out,
-                                      bench.scratch);
+            bench.kernels->mla_attend(&args, 0, heads, 0, (n + CLB_SPAN - 1) / CLB_SPAN, bench.state,
+                                      bench.out, bench.scratch);
         }
         times[r] = (clb_probe_cpu_seconds() - start) / rounds;
     }
@@ -175,7 +185,8 @@ static void index_scores(int32_t heads, int32_t dim, int32_t keys)
     for (int r = 0; r < repeats; r++) {
         double start = clb_probe_cpu_seconds();
         for (int i = 0; i < rounds; i++)
-            bench.kernels->index_scores(blocks, bench.q, bench.q, heads, dim, 0.1f, 0, keys, bench.out, bench.scratch);
+            bench.kernels->index_scores(blocks, bench.q, bench.q, heads, dim, 0.1f, 0, keys, bench.out,
+                                        bench.scratch);
         times[r] = (clb_probe_cpu_seconds() - start) / rounds;
     }
     report(name, flops / clb_probe_median(times, repeats) / 1e9, bench.bf16, "GFLOP/s");

@@ -44,12 +44,18 @@ typedef struct {
 } format_entry;
 
 static const format_entry formats[] = {
-    {"i4_group64", COLIBRI_FORMAT_I4_GROUP, 64},  {"i4_group128", COLIBRI_FORMAT_I4_GROUP, 128},
-    {"i4_group32", COLIBRI_FORMAT_I4_GROUP, 32},  {"i4_row", COLIBRI_FORMAT_I4_ROW, 0},
-    {"i8_row", COLIBRI_FORMAT_I8_ROW, 0},         {"q4_0", COLIBRI_FORMAT_Q4_0, 0},
-    {"q4_1", COLIBRI_FORMAT_Q4_1, 0},             {"q8_0", COLIBRI_FORMAT_Q8_0, 0},
-    {"bf16", COLIBRI_FORMAT_BF16, 0},             {"f16", COLIBRI_FORMAT_F16, 0},
-    {"fp8", COLIBRI_FORMAT_FP8_BLOCK, 0},         {"f32", COLIBRI_FORMAT_F32, 0},
+    {"i4_group64", COLIBRI_FORMAT_I4_GROUP, 64},
+    {"i4_group128", COLIBRI_FORMAT_I4_GROUP, 128},
+    {"i4_group32", COLIBRI_FORMAT_I4_GROUP, 32},
+    {"i4_row", COLIBRI_FORMAT_I4_ROW, 0},
+    {"i8_row", COLIBRI_FORMAT_I8_ROW, 0},
+    {"q4_0", COLIBRI_FORMAT_Q4_0, 0},
+    {"q4_1", COLIBRI_FORMAT_Q4_1, 0},
+    {"q8_0", COLIBRI_FORMAT_Q8_0, 0},
+    {"bf16", COLIBRI_FORMAT_BF16, 0},
+    {"f16", COLIBRI_FORMAT_F16, 0},
+    {"fp8", COLIBRI_FORMAT_FP8_BLOCK, 0},
+    {"f32", COLIBRI_FORMAT_F32, 0},
 };
 
 /* Fills with numbers that are finite in every format. */
@@ -78,8 +84,8 @@ static void fill_matrix(clb_weight *w)
 static void report(const char *name, double value, double limit, const char *unit)
 {
     if (bench.json)
-        printf("{\"name\": \"%s\", \"value\": %.4g, \"limit\": %.4g, \"share\": %.4g, \"unit\": \"%s\"}\n", name, value,
-               limit, limit > 0 ? value / limit : 0, unit);
+        printf("{\"name\": \"%s\", \"value\": %.4g, \"limit\": %.4g, \"share\": %.4g, \"unit\": \"%s\"}\n",
+               name, value, limit, limit > 0 ? value / limit : 0, unit);
     else if (limit > 0)
         printf("%-34s %8.1f %-7s of %6.1f  %5.1f %%\n", name, value, unit, limit, 100 * value / limit);
     else

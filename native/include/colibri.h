@@ -41,20 +41,20 @@ extern "C" {
 
 typedef enum {
     COLIBRI_OK = 0,
-    COLIBRI_ERROR_INVALID = 1,     /* an argument or option is out of range */
-    COLIBRI_ERROR_IO = 2,          /* a file could not be opened or read */
-    COLIBRI_ERROR_FORMAT = 3,      /* tensor table or geometry contradicts itself or the files */
-    COLIBRI_ERROR_MEMORY = 4,      /* an allocation failed or the budget would be exceeded */
-    COLIBRI_ERROR_CANCELLED = 5,   /* the session was cancelled; see colibri_session_cancel */
-    COLIBRI_ERROR_CONTEXT = 6,     /* the session has no room left for the token(s) */
-    COLIBRI_ERROR_NUMERIC = 7,     /* logits became non-finite; the message names layer and position */
-    COLIBRI_ERROR_UNSUPPORTED = 8  /* known, but not by this build or this processor */
+    COLIBRI_ERROR_INVALID = 1,    /* an argument or option is out of range */
+    COLIBRI_ERROR_IO = 2,         /* a file could not be opened or read */
+    COLIBRI_ERROR_FORMAT = 3,     /* tensor table or geometry contradicts itself or the files */
+    COLIBRI_ERROR_MEMORY = 4,     /* an allocation failed or the budget would be exceeded */
+    COLIBRI_ERROR_CANCELLED = 5,  /* the session was cancelled; see colibri_session_cancel */
+    COLIBRI_ERROR_CONTEXT = 6,    /* the session has no room left for the token(s) */
+    COLIBRI_ERROR_NUMERIC = 7,    /* logits became non-finite; the message names layer and position */
+    COLIBRI_ERROR_UNSUPPORTED = 8 /* known, but not by this build or this processor */
 } colibri_status;
 
 /* Families: which graph runs. */
 typedef enum {
-    COLIBRI_FAMILY_LLAMA = 1,       /* dense GQA transformer (SmolLM2 and its like) */
-    COLIBRI_FAMILY_GLM_MOE_DSA = 2  /* GLM-5.x: MLA, DSA indexer, sigmoid-routed MoE */
+    COLIBRI_FAMILY_LLAMA = 1,      /* dense GQA transformer (SmolLM2 and its like) */
+    COLIBRI_FAMILY_GLM_MOE_DSA = 2 /* GLM-5.x: MLA, DSA indexer, sigmoid-routed MoE */
 } colibri_family;
 
 /* How the numbers of a weight matrix [rows, cols] are stored. "Plain" = row-major as published;
@@ -63,9 +63,10 @@ typedef enum {
     COLIBRI_FORMAT_F32 = 1,
     COLIBRI_FORMAT_BF16 = 2,
     COLIBRI_FORMAT_F16 = 3,
-    COLIBRI_FORMAT_I8_ROW = 4,    /* int8; plain scales: f32[rows] in a second span */
-    COLIBRI_FORMAT_I4_ROW = 5,    /* nibble-8, low nibble = even column; row = ceil(cols/2) bytes; f32[rows] */
-    COLIBRI_FORMAT_I4_GROUP = 6,  /* same nibbles; f32[rows*ceil(cols/group)], group in 16 32 48 64 96 128 192 256 */
+    COLIBRI_FORMAT_I8_ROW = 4, /* int8; plain scales: f32[rows] in a second span */
+    COLIBRI_FORMAT_I4_ROW = 5, /* nibble-8, low nibble = even column; row = ceil(cols/2) bytes; f32[rows] */
+    COLIBRI_FORMAT_I4_GROUP =
+        6, /* same nibbles; f32[rows*ceil(cols/group)], group in 16 32 48 64 96 128 192 256 */
     COLIBRI_FORMAT_FP8_BLOCK = 7, /* e4m3fn; f32[ceil(rows/128)*ceil(cols/128)] multiplied in */
     COLIBRI_FORMAT_Q4_0 = 8,      /* GGUF block of 32: f16 d, 16 bytes (low nibble = first half); d*(q-8) */
     COLIBRI_FORMAT_Q4_1 = 9,      /* GGUF block of 32: f16 d, f16 m, 16 bytes; d*q+m */
@@ -73,8 +74,8 @@ typedef enum {
 } colibri_format;
 
 typedef enum {
-    COLIBRI_LAYOUT_PLAIN = 0,  /* row-major as published; scales (if any) in the scale span */
-    COLIBRI_LAYOUT_PACKED = 1  /* interleaved, scales inside; exactly colibri_weight_packed_bytes() long */
+    COLIBRI_LAYOUT_PLAIN = 0, /* row-major as published; scales (if any) in the scale span */
+    COLIBRI_LAYOUT_PACKED = 1 /* interleaved, scales inside; exactly colibri_weight_packed_bytes() long */
 } colibri_layout;
 
 /* One tensor of the table. `name` is the canonical Hugging Face name (model.layers.0....weight).
@@ -102,9 +103,9 @@ typedef struct {
     int32_t family; /* colibri_family */
     int32_t n_layers;
     int32_t hidden;
-    int32_t vocab;   /* rows of the embedding */
+    int32_t vocab;      /* rows of the embedding */
     int32_t vocab_used; /* logits at and above this id are masked when sampling; 0 = vocab */
-    int32_t ffn;     /* width of a dense MLP */
+    int32_t ffn;        /* width of a dense MLP */
     int32_t n_heads;
     int32_t n_kv_heads;
     int32_t head_dim;
@@ -133,8 +134,9 @@ typedef struct {
     int32_t norm_topk;
     float routed_scale;
     int32_t n_mtp_layers;
-    const uint8_t *layer_sparse;  /* [n_layers] 1 = routed experts, 0 = dense MLP; NULL = all dense */
-    const uint8_t *layer_indexer; /* [n_layers] 1 = own indexer, 0 = shares the selection below; NULL = none */
+    const uint8_t *layer_sparse; /* [n_layers] 1 = routed experts, 0 = dense MLP; NULL = all dense */
+    const uint8_t
+        *layer_indexer; /* [n_layers] 1 = own indexer, 0 = shares the selection below; NULL = none */
 } colibri_geometry;
 
 typedef enum {
@@ -177,11 +179,11 @@ typedef struct {
     int32_t sessions;      /* sessions whose full context the budget must hold; 0 = 1 */
     /* Where routed experts live. With everything inside the budget they are all resident; else they
      * stream from disk through a cache that takes what the budget leaves. */
-    int32_t expert_slots;  /* >0 = stream with exactly this many cached experts of each size */
-    int32_t io_mode;       /* colibri_io_mode */
-    int32_t io_buffered;   /* 1 = through the page cache instead of direct I/O */
-    int32_t no_prefetch;   /* 1 = no reads on a guess */
-    int32_t drafts;        /* most drafts of the MTP layer per step, 0..3; 0 = the layer is not loaded */
+    int32_t expert_slots; /* >0 = stream with exactly this many cached experts of each size */
+    int32_t io_mode;      /* colibri_io_mode */
+    int32_t io_buffered;  /* 1 = through the page cache instead of direct I/O */
+    int32_t no_prefetch;  /* 1 = no reads on a guess */
+    int32_t drafts;       /* most drafts of the MTP layer per step, 0..3; 0 = the layer is not loaded */
     int32_t reserved;
 } colibri_engine_options;
 
@@ -200,9 +202,9 @@ typedef struct {
     int32_t has_mtp;          /* 1 = MTP weights recognised */
     int32_t sessions;         /* open now */
     int32_t reserved;
-    int64_t weight_bytes;     /* resident now */
-    int64_t expert_bytes;     /* part of weight_bytes held by routed experts */
-    int64_t kv_bytes;         /* allocated now */
+    int64_t weight_bytes;       /* resident now */
+    int64_t expert_bytes;       /* part of weight_bytes held by routed experts */
+    int64_t kv_bytes;           /* allocated now */
     int64_t kv_bytes_per_token; /* exact semantic size over all layers */
     int64_t scratch_bytes;
     int64_t progress; /* grows with every layer computed: stands still only if the engine is stuck */
@@ -211,12 +213,12 @@ typedef struct {
     int64_t expert_lookups;
     int64_t expert_misses;
     int64_t expert_bytes_read;
-    int32_t streaming;        /* 1 = experts come from disk through a cache */
-    int32_t expert_slots;     /* experts that fit in memory together */
-    int64_t guessed_bytes;    /* read on a guess of the next layer's router */
-    int64_t useful_bytes;     /* of those, asked for in time */
-    int64_t wasted_bytes;     /* of those, given up unused */
-    int64_t disk_wait_ns;     /* time spent waiting for the disk */
+    int32_t streaming;     /* 1 = experts come from disk through a cache */
+    int32_t expert_slots;  /* experts that fit in memory together */
+    int64_t guessed_bytes; /* read on a guess of the next layer's router */
+    int64_t useful_bytes;  /* of those, asked for in time */
+    int64_t wasted_bytes;  /* of those, given up unused */
+    int64_t disk_wait_ns;  /* time spent waiting for the disk */
 } colibri_engine_snapshot_t;
 
 /* Sampling parameters of one call. The random draw depends only on (seed, position of the new
@@ -235,7 +237,7 @@ typedef struct {
     int32_t finished; /* 1 = all tokens are in the session and its logits are those of the last one */
     int32_t tokens_done;
     int32_t tokens_total;
-    int32_t layer;    /* layers finished in the current chunk */
+    int32_t layer; /* layers finished in the current chunk */
     int32_t n_layers;
 } colibri_prefill_progress;
 

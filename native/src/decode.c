@@ -8,8 +8,8 @@
 #include "moe.h"
 
 /* Checks a step and returns its rows, or a negative status. */
-static int32_t check_decode(colibri_session *const *sessions, const int32_t *tokens, const int32_t *counts, int32_t n,
-                            const clb_error *error)
+static int32_t check_decode(colibri_session *const *sessions, const int32_t *tokens, const int32_t *counts,
+                            int32_t n, const clb_error *error)
 {
     if (sessions == NULL || tokens == NULL || n < 1 || n > CLB_MAX_BATCH)
         return -clb_fail(error, COLIBRI_ERROR_INVALID, "a decode step takes 1..%d sessions", CLB_MAX_BATCH);
@@ -19,11 +19,14 @@ static int32_t check_decode(colibri_session *const *sessions, const int32_t *tok
         if (count < 1 || count > CLB_MAX_BATCH - rows)
             return -clb_fail(error, COLIBRI_ERROR_INVALID, "a decode step takes 1..%d tokens", CLB_MAX_BATCH);
         if (sessions[i] == NULL || sessions[i]->engine != sessions[0]->engine)
-            return -clb_fail(error, COLIBRI_ERROR_INVALID, "the sessions of a decode step must belong to one engine");
+            return -clb_fail(error, COLIBRI_ERROR_INVALID,
+                             "the sessions of a decode step must belong to one engine");
         if (sessions[i]->pending > 0)
-            return -clb_fail(error, COLIBRI_ERROR_INVALID, "session %" PRId32 " of the step is in the middle of a prefill", i);
+            return -clb_fail(error, COLIBRI_ERROR_INVALID,
+                             "session %" PRId32 " of the step is in the middle of a prefill", i);
         if (count > sessions[i]->engine->context - sessions[i]->length)
-            return -clb_fail(error, COLIBRI_ERROR_CONTEXT, "the context of %" PRId32 " tokens is full", sessions[i]->engine->context);
+            return -clb_fail(error, COLIBRI_ERROR_CONTEXT, "the context of %" PRId32 " tokens is full",
+                             sessions[i]->engine->context);
         for (int32_t j = 0; j < i; j++)
             if (sessions[i] == sessions[j])
                 return -clb_fail(error, COLIBRI_ERROR_INVALID, "a session appears twice in a decode step");
@@ -34,7 +37,8 @@ static int32_t check_decode(colibri_session *const *sessions, const int32_t *tok
 }
 
 /* Runs the next layer's router one layer early and tells the store, which may read ahead. */
-static int32_t guess_next(colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error)
+static int32_t guess_next(colibri_engine *engine, const clb_batch *batch, int32_t layer,
+                          const clb_error *error)
 {
     clb_moe_layer moe;
     if (!engine->store.streaming || engine->options.no_prefetch || !engine->family->moe(engine, layer, &moe))
@@ -49,7 +53,8 @@ static int32_t guess_next(colibri_engine *engine, const clb_batch *batch, int32_
     return status;
 }
 
-int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error)
+int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t layer,
+                         const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
     clb_scratch *scratch = &engine->scratch;
@@ -65,7 +70,8 @@ int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t
         int32_t *ids = clb_scratch_get(scratch, rows * (size_t)moe.per_token * sizeof *ids);
         float *weights = clb_scratch_get(scratch, rows * (size_t)moe.per_token * sizeof *weights);
         if (!h || !ids || !weights)
-            return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for routing %" PRId32 " tokens", batch->n);
+            return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for routing %" PRId32 " tokens",
+                            batch->n);
         status = engine->family->route(engine, batch, layer, h, ids, weights, error);
         if (status == COLIBRI_OK && layer + 1 < g->n_layers)
             status = guess_next(engine, batch, layer + 1, error);
@@ -80,7 +86,8 @@ int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t
 }
 
 /* All layers and the head over a step's rows. normed [n][hidden] and logits [n][vocab] are filled. */
-static int32_t run_step(colibri_engine *engine, const clb_batch *batch, float *normed, float *logits, const clb_error *error)
+static int32_t run_step(colibri_engine *engine, const clb_batch *batch, float *normed, float *logits,
+                        const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
     int32_t status = COLIBRI_OK;
@@ -91,13 +98,14 @@ static int32_t run_step(colibri_engine *engine, const clb_batch *batch, float *n
     if (status != COLIBRI_OK)
         return status;
     clb_scratch_reset(&engine->scratch);
-    clb_norm_rows(engine, normed, batch->x, engine->final_norm, batch->n, g->hidden, g->norm_eps, g->n_layers);
+    clb_norm_rows(engine, normed, batch->x, engine->final_norm, batch->n, g->hidden, g->norm_eps,
+                  g->n_layers);
     status = clb_check_finite(engine, batch, error);
     return status == COLIBRI_OK ? clb_head(engine, normed, batch->n, logits, batch->n > 1, error) : status;
 }
 
-int32_t colibri_decode_many(colibri_session *const *sessions, const int32_t *tokens, const int32_t *counts, int32_t n,
-                            char *err, size_t err_len)
+int32_t colibri_decode_many(colibri_session *const *sessions, const int32_t *tokens, const int32_t *counts,
+                            int32_t n, char *err, size_t err_len)
 {
     clb_error error = {err, err_len};
     int32_t rows = check_decode(sessions, tokens, counts, n, &error);
@@ -126,7 +134,12 @@ int32_t colibri_decode_many(colibri_session *const *sessions, const int32_t *tok
     }
     if (status == COLIBRI_OK) {
         clb_embed(engine, tokens, engine->decode_x, rows);
-        clb_batch batch = {rows, engine->decode_x, rope, runs, n, engine->decode_selected,
+        clb_batch batch = {rows,
+                           engine->decode_x,
+                           rope,
+                           runs,
+                           n,
+                           engine->decode_selected,
                            engine->decode_selected + (int64_t)g->index_topk * rows};
         status = run_step(engine, &batch, normed, logits, &error);
     }
@@ -135,7 +148,8 @@ int32_t colibri_decode_many(colibri_session *const *sessions, const int32_t *tok
         memcpy(session->tokens + session->length, tokens + runs[i].row0, (size_t)runs[i].n * sizeof *tokens);
         session->length += runs[i].n;
         if (n > 1)
-            memcpy(session->logits, logits + (int64_t)runs[i].row0 * g->vocab, (size_t)runs[i].n * (size_t)g->vocab * sizeof *logits);
+            memcpy(session->logits, logits + (int64_t)runs[i].row0 * g->vocab,
+                   (size_t)runs[i].n * (size_t)g->vocab * sizeof *logits);
         clb_session_logits_done(session, runs[i].n);
         clb_draft_keep(session, normed + (int64_t)runs[i].row0 * g->hidden, runs[i].n);
         session->hidden_end = session->length;
@@ -148,7 +162,8 @@ int32_t colibri_decode_many(colibri_session *const *sessions, const int32_t *tok
     return status;
 }
 
-int32_t colibri_decode(colibri_session *const *sessions, const int32_t *tokens, int32_t n, char *err, size_t err_len)
+int32_t colibri_decode(colibri_session *const *sessions, const int32_t *tokens, int32_t n, char *err,
+                       size_t err_len)
 {
     return colibri_decode_many(sessions, tokens, NULL, n, err, err_len);
 }

@@ -31,7 +31,8 @@ void clb_draft_keep(colibri_session *session, const float *hidden, int32_t rows)
         rows = CLB_MAX_HIDDEN;
     }
     int32_t keep = CLB_MAX_HIDDEN - rows < session->n_hidden ? CLB_MAX_HIDDEN - rows : session->n_hidden;
-    memmove(session->hidden, session->hidden + (size_t)(session->n_hidden - keep) * width, (size_t)keep * width * sizeof *hidden);
+    memmove(session->hidden, session->hidden + (size_t)(session->n_hidden - keep) * width,
+            (size_t)keep * width * sizeof *hidden);
     memcpy(session->hidden + (size_t)keep * width, hidden, (size_t)rows * width * sizeof *hidden);
     session->n_hidden = keep + rows;
 }
@@ -47,13 +48,14 @@ void clb_draft_truncate(colibri_session *session, int32_t length)
 
 /* Runs the MTP layer over rows with hidden states `hidden` and successor tokens, at positions from
  * `first` on. out [n][hidden]: the layer's normed output. */
-static int32_t run_rows(colibri_session *session, const int32_t *tokens, const float *hidden, int32_t first, int32_t n,
-                        float *x, float *out, float *rope, const clb_error *error)
+static int32_t run_rows(colibri_session *session, const int32_t *tokens, const float *hidden, int32_t first,
+                        int32_t n, float *x, float *out, float *rope, const clb_error *error)
 {
     colibri_engine *engine = session->engine;
     const colibri_geometry *g = &engine->geometry;
     clb_run run = {session, 0, n, first};
-    clb_batch batch = {n, x, rope, &run, 1, engine->decode_selected, engine->decode_selected + (int64_t)g->index_topk * n};
+    clb_batch batch = {
+        n, x, rope, &run, 1, engine->decode_selected, engine->decode_selected + (int64_t)g->index_topk * n};
     clb_scratch_reset(&engine->scratch);
     clb_rope_table(engine, rope, first, n);
     int32_t status = engine->family->draft_input(engine, tokens, hidden, n, x, error);
@@ -68,8 +70,8 @@ static int32_t run_rows(colibri_session *session, const int32_t *tokens, const f
     return clb_check_finite(engine, &batch, error);
 }
 
-int32_t colibri_session_draft(colibri_session *session, int32_t next, int32_t depth, int32_t *drafts, int32_t *n_drafts,
-                              char *err, size_t err_len)
+int32_t colibri_session_draft(colibri_session *session, int32_t next, int32_t depth, int32_t *drafts,
+                              int32_t *n_drafts, char *err, size_t err_len)
 {
     clb_error error = {err, err_len};
     if (n_drafts != NULL)

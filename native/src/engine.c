@@ -40,8 +40,8 @@ static int32_t check_field(const char *name, int64_t value, int64_t low, int64_t
 {
     if (value >= low && value <= high)
         return COLIBRI_OK;
-    return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: %s = %" PRId64 " is outside %" PRId64 "..%" PRId64, name, value,
-                    low, high);
+    return clb_fail(error, COLIBRI_ERROR_FORMAT,
+                    "geometry: %s = %" PRId64 " is outside %" PRId64 "..%" PRId64, name, value, low, high);
 }
 
 static int32_t check_options(const colibri_engine_options *o, const clb_error *error)
@@ -50,21 +50,27 @@ static int32_t check_options(const colibri_engine_options *o, const clb_error *e
         return clb_fail(error, COLIBRI_ERROR_INVALID, "options: unknown precision %" PRId32, o->precision);
     if (o->kv_type < COLIBRI_KV_AUTO || o->kv_type > COLIBRI_KV_BF16)
         return clb_fail(error, COLIBRI_ERROR_INVALID, "options: unknown kv_type %" PRId32, o->kv_type);
-    if ((o->kv_type == COLIBRI_KV_F32) != (o->precision == COLIBRI_PRECISION_F32) && o->kv_type != COLIBRI_KV_AUTO)
-        return clb_fail(error, COLIBRI_ERROR_INVALID,
-                        "options: f32 KV belongs to precision f32 and bf16 KV to the fast path; leave kv_type at auto");
+    if ((o->kv_type == COLIBRI_KV_F32) != (o->precision == COLIBRI_PRECISION_F32) &&
+        o->kv_type != COLIBRI_KV_AUTO)
+        return clb_fail(
+            error, COLIBRI_ERROR_INVALID,
+            "options: f32 KV belongs to precision f32 and bf16 KV to the fast path; leave kv_type at auto");
     if (o->threads < 0 || o->threads > CLB_POOL_MAX_THREADS)
-        return clb_fail(error, COLIBRI_ERROR_INVALID, "options: threads = %" PRId32 " is outside 0..%d", o->threads,
-                        CLB_POOL_MAX_THREADS);
+        return clb_fail(error, COLIBRI_ERROR_INVALID, "options: threads = %" PRId32 " is outside 0..%d",
+                        o->threads, CLB_POOL_MAX_THREADS);
     if (o->prefill_chunk < 0 || o->prefill_chunk > MAX_CHUNK)
         return clb_fail(error, COLIBRI_ERROR_INVALID, "options: prefill_chunk = %" PRId32 " is outside 0..%d",
                         o->prefill_chunk, MAX_CHUNK);
-    if (o->sessions < 0 || o->sessions > 64 || o->expert_slots < 0 || o->io_mode < COLIBRI_IO_AUTO || o->io_mode > COLIBRI_IO_BUFFERED)
-        return clb_fail(error, COLIBRI_ERROR_INVALID, "options: sessions, expert_slots or io_mode is out of range");
+    if (o->sessions < 0 || o->sessions > 64 || o->expert_slots < 0 || o->io_mode < COLIBRI_IO_AUTO ||
+        o->io_mode > COLIBRI_IO_BUFFERED)
+        return clb_fail(error, COLIBRI_ERROR_INVALID,
+                        "options: sessions, expert_slots or io_mode is out of range");
     if (o->drafts < 0 || o->drafts > CLB_MAX_DRAFTS)
-        return clb_fail(error, COLIBRI_ERROR_INVALID, "options: drafts = %" PRId32 " is outside 0..%d", o->drafts, CLB_MAX_DRAFTS);
+        return clb_fail(error, COLIBRI_ERROR_INVALID, "options: drafts = %" PRId32 " is outside 0..%d",
+                        o->drafts, CLB_MAX_DRAFTS);
     if (o->context < 0 || o->memory_budget < 0)
-        return clb_fail(error, COLIBRI_ERROR_INVALID, "options: context and memory_budget cannot be negative");
+        return clb_fail(error, COLIBRI_ERROR_INVALID,
+                        "options: context and memory_budget cannot be negative");
     return COLIBRI_OK;
 }
 
@@ -74,11 +80,16 @@ static int32_t check_geometry(const colibri_geometry *g, const clb_error *error)
         const char *name;
         int64_t value, low, high;
     } fields[] = {
-        {"n_layers", g->n_layers, 1, 1024},        {"hidden", g->hidden, 2, 65536},
-        {"vocab", g->vocab, 2, 1 << 22},           {"vocab_used", g->vocab_used, 0, g->vocab},
-        {"n_heads", g->n_heads, 1, 1024},          {"max_position", g->max_position, 1, 1 << 26},
-        {"n_experts", g->n_experts, 0, 65536},     {"n_mtp_layers", g->n_mtp_layers, 0, 64},
-        {"tied_embeddings", g->tied_embeddings, 0, 1}, {"ffn", g->ffn, 0, 1 << 20},
+        {"n_layers", g->n_layers, 1, 1024},
+        {"hidden", g->hidden, 2, 65536},
+        {"vocab", g->vocab, 2, 1 << 22},
+        {"vocab_used", g->vocab_used, 0, g->vocab},
+        {"n_heads", g->n_heads, 1, 1024},
+        {"max_position", g->max_position, 1, 1 << 26},
+        {"n_experts", g->n_experts, 0, 65536},
+        {"n_mtp_layers", g->n_mtp_layers, 0, 64},
+        {"tied_embeddings", g->tied_embeddings, 0, 1},
+        {"ffn", g->ffn, 0, 1 << 20},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         int32_t status = check_field(fields[i].name, fields[i].value, fields[i].low, fields[i].high, error);
@@ -104,8 +115,8 @@ static int32_t copy_flags(uint8_t **out, const uint8_t *in, int32_t n, const clb
 }
 
 /* Everything that needs no file: options, geometry, instruction set. */
-static int32_t configure(colibri_engine *engine, const colibri_engine_options *options, const colibri_geometry *geometry,
-                         const clb_error *error)
+static int32_t configure(colibri_engine *engine, const colibri_engine_options *options,
+                         const colibri_geometry *geometry, const clb_error *error)
 {
     int32_t status = copy_struct(&engine->options, sizeof engine->options, options, "options", error);
     if (status == COLIBRI_OK)
@@ -119,7 +130,8 @@ static int32_t configure(colibri_engine *engine, const colibri_engine_options *o
     colibri_geometry *g = &engine->geometry;
     engine->family = find_family(g->family);
     if (engine->family == NULL)
-        return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED, "family %" PRId32 " is not known to this engine", g->family);
+        return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED, "family %" PRId32 " is not known to this engine",
+                        g->family);
     status = copy_flags(&engine->layer_sparse, g->layer_sparse, g->n_layers, error);
     if (status == COLIBRI_OK)
         status = copy_flags(&engine->layer_indexer, g->layer_indexer, g->n_layers, error);
@@ -136,14 +148,16 @@ static int32_t configure(colibri_engine *engine, const colibri_engine_options *o
     int32_t isa = engine->options.isa;
     engine->kernels = clb_kernels_get(isa);
     if (engine->kernels == NULL)
-        return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED, "this processor lacks the instruction set %s", colibri_isa_name(isa));
+        return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED, "this processor lacks the instruction set %s",
+                        colibri_isa_name(isa));
     if (engine->options.precision == COLIBRI_PRECISION_F32)
         engine->kernels = clb_kernels_reference();
     engine->kv_f32 = engine->options.precision == COLIBRI_PRECISION_F32;
     engine->prefill_chunk = engine->options.prefill_chunk > 0 ? engine->options.prefill_chunk : DEFAULT_CHUNK;
     engine->context = engine->options.context > 0 ? engine->options.context : g->max_position;
     if (engine->context > g->max_position)
-        return clb_fail(error, COLIBRI_ERROR_INVALID, "options: context = %" PRId32 ", the model was made for at most %" PRId32,
+        return clb_fail(error, COLIBRI_ERROR_INVALID,
+                        "options: context = %" PRId32 ", the model was made for at most %" PRId32,
                         engine->context, g->max_position);
     return COLIBRI_OK;
 }
@@ -152,7 +166,8 @@ static int32_t configure(colibri_engine *engine, const colibri_engine_options *o
 static int32_t bind_weights(colibri_engine *engine, clb_loader *loader)
 {
     const colibri_geometry *g = &engine->geometry;
-    clb_load_matrix(loader, &engine->embedding, CLB_AS_STORED, g->vocab, g->hidden, "model.embed_tokens.weight");
+    clb_load_matrix(loader, &engine->embedding, CLB_AS_STORED, g->vocab, g->hidden,
+                    "model.embed_tokens.weight");
     if (!g->tied_embeddings)
         clb_load_matrix(loader, &engine->head, CLB_AS_STORED, g->vocab, g->hidden, "lm_head.weight");
     clb_load_vector(loader, &engine->final_norm, g->hidden, "model.norm.weight");
@@ -176,7 +191,8 @@ static int32_t make_inv_freq(colibri_engine *engine, const clb_error *error)
     if (engine->inv_freq == NULL)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the rope frequencies");
     for (int32_t i = 0; i < dim / 2; i++)
-        engine->inv_freq[i] = 1.0f / (float)pow(engine->geometry.rope_theta, (double)((float)(2 * i) / (float)dim));
+        engine->inv_freq[i] =
+            1.0f / (float)pow(engine->geometry.rope_theta, (double)((float)(2 * i) / (float)dim));
     return COLIBRI_OK;
 }
 
@@ -187,7 +203,8 @@ static int32_t make_buffers(colibri_engine *engine, const clb_error *error)
     const clb_kernels *k = engine->kernels;
     int64_t bytes = 64;
     if (g->head_dim > 0) {
-        int32_t dim = (g->head_dim + 15) / 16 * 16, group = g->n_kv_heads > 0 ? g->n_heads / g->n_kv_heads : 1;
+        int32_t dim = (g->head_dim + 15) / 16 * 16,
+                group = g->n_kv_heads > 0 ? g->n_heads / g->n_kv_heads : 1;
         bytes = k->gqa_scratch(dim, group);
         /* Output and softmax state of one tile of tokens (family_llama.c). */
         bytes += (int64_t)CLB_SPAN * group * (dim * 4 + (int64_t)sizeof(clb_softmax)) + 256;
@@ -204,9 +221,11 @@ static int32_t make_buffers(colibri_engine *engine, const clb_error *error)
     int workers = clb_pool_threads(engine->pool);
     engine->worker_scratch = clb_os_alloc((size_t)(engine->worker_bytes * workers));
     engine->decode_x = clb_os_alloc((size_t)CLB_MAX_BATCH * (size_t)g->hidden * sizeof(float));
-    engine->decode_selected = clb_os_alloc((size_t)CLB_MAX_BATCH * ((size_t)g->index_topk + 1) * sizeof(int32_t));
+    engine->decode_selected =
+        clb_os_alloc((size_t)CLB_MAX_BATCH * ((size_t)g->index_topk + 1) * sizeof(int32_t));
     if (!engine->worker_scratch || !engine->decode_x || !engine->decode_selected)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the work buffers (%" PRId64 " bytes per thread)",
+        return clb_fail(error, COLIBRI_ERROR_MEMORY,
+                        "no memory for the work buffers (%" PRId64 " bytes per thread)",
                         engine->worker_bytes);
     return COLIBRI_OK;
 }
@@ -218,7 +237,8 @@ static int64_t fixed_bytes(const colibri_engine *engine, const clb_loader *loade
     const colibri_geometry *g = &engine->geometry;
     int64_t sessions = engine->options.sessions > 0 ? engine->options.sessions : 1;
     int64_t blocks = (engine->context + CLB_SPAN - 1) / CLB_SPAN;
-    int64_t per_session = blocks * (int64_t)clb_os_size((size_t)engine->kv.block_bytes) + (int64_t)g->vocab * 4 + (int64_t)engine->context * 4;
+    int64_t per_session = blocks * (int64_t)clb_os_size((size_t)engine->kv.block_bytes) +
+                          (int64_t)g->vocab * 4 + (int64_t)engine->context * 4;
     return loader->bytes[0] + sessions * per_session + engine->worker_bytes * clb_pool_threads(engine->pool) +
            clb_step_bytes(engine);
 }
@@ -226,21 +246,26 @@ static int64_t fixed_bytes(const colibri_engine *engine, const clb_loader *loade
 /* Resident if everything fits, else a cache of experts in what the budget leaves. */
 static int32_t place_experts(colibri_engine *engine, const clb_loader *loader, const clb_error *error)
 {
-    int64_t budget = engine->options.memory_budget, fixed = fixed_bytes(engine, loader), experts = loader->bytes[1];
+    int64_t budget = engine->options.memory_budget, fixed = fixed_bytes(engine, loader),
+            experts = loader->bytes[1];
     int forced = engine->options.expert_slots > 0 && experts > 0;
     if (!forced && (budget == 0 || fixed + experts <= budget))
         return COLIBRI_OK;
     int64_t staging = experts > 0 ? clb_store_staging_bytes(&engine->store) : 0;
     if (experts == 0 || (!forced && fixed + staging + clb_store_largest_slot(&engine->store) > budget))
-        return clb_fail(error, COLIBRI_ERROR_MEMORY,
-                        "the budget of %.2f GB is too small: weights that must stay in memory %.2f GB, context of %" PRId32
-                        " tokens %.2f GB, buffers %.2f GB%s; raise the budget to %.2f GB or lower the context",
-                        (double)budget / 1e9, (double)loader->bytes[0] / 1e9, engine->context,
-                        (double)((engine->context + CLB_SPAN - 1) / CLB_SPAN * engine->kv.block_bytes) / 1e9,
-                        (double)(fixed - loader->bytes[0]) / 1e9, experts > 0 ? " (a part of it), and room for one expert" : "",
-                        (double)(fixed + staging + (experts > 0 ? clb_store_largest_slot(&engine->store) : 0)) / 1e9 + 0.01);
+        return clb_fail(
+            error, COLIBRI_ERROR_MEMORY,
+            "the budget of %.2f GB is too small: weights that must stay in memory %.2f GB, context of "
+            "%" PRId32 " tokens %.2f GB, buffers %.2f GB%s; raise the budget to %.2f GB or lower the context",
+            (double)budget / 1e9, (double)loader->bytes[0] / 1e9, engine->context,
+            (double)((engine->context + CLB_SPAN - 1) / CLB_SPAN * engine->kv.block_bytes) / 1e9,
+            (double)(fixed - loader->bytes[0]) / 1e9,
+            experts > 0 ? " (a part of it), and room for one expert" : "",
+            (double)(fixed + staging + (experts > 0 ? clb_store_largest_slot(&engine->store) : 0)) / 1e9 +
+                0.01);
     if (engine->options.precision == COLIBRI_PRECISION_F32)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "precision f32 keeps all experts in memory, which needs a budget of %.2f GB",
+        return clb_fail(error, COLIBRI_ERROR_MEMORY,
+                        "precision f32 keeps all experts in memory, which needs a budget of %.2f GB",
                         (double)(fixed + experts) / 1e9);
     const clb_store_options options = {
         .cache_bytes = forced ? 0 : budget - fixed - staging,
@@ -270,8 +295,8 @@ static int32_t load_weights(colibri_engine *engine, clb_loader *loader, const cl
 }
 
 int32_t colibri_engine_open(const colibri_engine_options *options, const colibri_geometry *geometry,
-                            const char *const *paths, int32_t n_paths, const colibri_tensor *tensors, int64_t n_tensors,
-                            colibri_engine **out, char *err, size_t err_len)
+                            const char *const *paths, int32_t n_paths, const colibri_tensor *tensors,
+                            int64_t n_tensors, colibri_engine **out, char *err, size_t err_len)
 {
     clb_error error = {err, err_len};
     if (out == NULL)
@@ -358,7 +383,8 @@ void colibri_engine_close(colibri_engine *engine)
     if (engine->worker_scratch != NULL)
         clb_os_free(engine->worker_scratch, (size_t)(engine->worker_bytes * workers));
     clb_os_free(engine->decode_x, (size_t)CLB_MAX_BATCH * (size_t)engine->geometry.hidden * sizeof(float));
-    clb_os_free(engine->decode_selected, (size_t)CLB_MAX_BATCH * ((size_t)engine->geometry.index_topk + 1) * sizeof(int32_t));
+    clb_os_free(engine->decode_selected,
+                (size_t)CLB_MAX_BATCH * ((size_t)engine->geometry.index_topk + 1) * sizeof(int32_t));
     free(engine->kv.parts);
     free(engine->inv_freq);
     free(engine->layer_sparse);
@@ -385,7 +411,8 @@ void colibri_engine_snapshot(const colibri_engine *engine, colibri_engine_snapsh
         .expert_bytes = engine->region_bytes[1] + engine->store.slot_bytes,
         .kv_bytes = atomic_load(&engine->kv_bytes),
         .kv_bytes_per_token = engine->kv.bytes_per_token,
-        .scratch_bytes = atomic_load(&engine->scratch_bytes) + engine->worker_bytes * clb_pool_threads(engine->pool),
+        .scratch_bytes =
+            atomic_load(&engine->scratch_bytes) + engine->worker_bytes * clb_pool_threads(engine->pool),
         .progress = atomic_load(&engine->progress),
         .prompt_tokens = atomic_load(&engine->prompt_tokens),
         .decoded_tokens = atomic_load(&engine->decoded_tokens),

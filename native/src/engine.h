@@ -55,8 +55,8 @@ typedef struct {
 
 typedef struct {
     int32_t n;
-    float *x;            /* residual stream [n][hidden] */
-    const float *rope;   /* [n][rope_dim/2]{cos, sin} */
+    float *x;          /* residual stream [n][hidden] */
+    const float *rope; /* [n][rope_dim/2]{cos, sin} */
     const clb_run *runs;
     int32_t n_runs;
     /* DSA selection of each row, kept from a full layer to the layers that share it:
@@ -88,19 +88,22 @@ typedef struct {
     /* Allocates engine->model and binds its weights; fills the KV layout. */
     int32_t (*bind)(struct colibri_engine *engine, clb_loader *loader);
     /* x += attention(norm(x)) for the rows of the batch, keys and values stored first. */
-    int32_t (*attention)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error);
+    int32_t (*attention)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer,
+                         const clb_error *error);
     /* The second half of a layer. Dense: x += mlp(norm(x)). */
-    int32_t (*mlp)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error);
+    int32_t (*mlp)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer,
+                   const clb_error *error);
     /* Sparse: *moe describes it (returns 0 for a dense layer), and route writes h = norm(x) [n][hidden],
      * ids and weights [n][per_token]; moe.c does the rest. */
     int (*moe)(const struct colibri_engine *engine, int32_t layer, clb_moe_layer *moe);
-    int32_t (*route)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, float *h, int32_t *ids,
-                     float *weights, const clb_error *error);
+    int32_t (*route)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, float *h,
+                     int32_t *ids, float *weights, const clb_error *error);
     /* Guesses the experts that `layer` will ask for from x, [n][per_token]; may be NULL. */
-    int32_t (*guess)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, int32_t *ids, const clb_error *error);
+    int32_t (*guess)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, int32_t *ids,
+                     const clb_error *error);
     /* MTP: x = projection of [norm(embedding of tokens) | norm(hidden)], rows as given; may be NULL. */
-    int32_t (*draft_input)(struct colibri_engine *engine, const int32_t *tokens, const float *hidden, int32_t n, float *x,
-                           const clb_error *error);
+    int32_t (*draft_input)(struct colibri_engine *engine, const int32_t *tokens, const float *hidden,
+                           int32_t n, float *x, const clb_error *error);
     /* Norm weights between the MTP layer and the head. */
     const float *(*draft_norm)(const struct colibri_engine *engine);
     /* Floats of temporaries that attention and the second half of a layer take per row. */
@@ -140,7 +143,7 @@ struct colibri_engine {
     uint8_t *experts;
     int64_t region_bytes[2];
 
-    clb_scratch scratch; /* reset at every layer */
+    clb_scratch scratch;     /* reset at every layer */
     uint8_t *worker_scratch; /* per worker, for attention */
     int64_t worker_bytes;
     /* Decode batch state, sized for CLB_MAX_BATCH rows. */
@@ -162,14 +165,14 @@ struct colibri_engine {
 /* A prefill chunk between two slices: everything that a layer's rest needs. Layers run one after the
  * other over the whole chunk; within a layer attention goes by rows, experts by number. */
 typedef struct {
-    int32_t n;      /* rows, 0 = no chunk in progress */
-    int32_t tokens; /* of the prompt; the MTP layer may have one row less */
-    int32_t first;  /* position of row 0 */
-    int32_t layer;  /* layers finished */
+    int32_t n;        /* rows, 0 = no chunk in progress */
+    int32_t tokens;   /* of the prompt; the MTP layer may have one row less */
+    int32_t first;    /* position of row 0 */
+    int32_t layer;    /* layers finished */
     int32_t drafting; /* 1 = the rows are those of the MTP layer, which runs as layer n_layers */
-    int32_t phase; /* of the current layer, see session.c */
-    int32_t row;   /* rows done in this phase */
-    int32_t expert; /* experts done in this phase */
+    int32_t phase;    /* of the current layer, see session.c */
+    int32_t row;      /* rows done in this phase */
+    int32_t expert;   /* experts done in this phase */
     uint8_t *memory;
     size_t bytes;
     float *x;
@@ -230,13 +233,14 @@ typedef void (*clb_range_fn)(void *context, int32_t begin, int32_t end, int work
 void clb_for_range(colibri_engine *engine, int32_t n, int32_t grain, clb_range_fn fn, void *context);
 
 /* out[row] = rms_norm(x[row]) for all rows; notes the first row with a non-finite value. */
-void clb_norm_rows(colibri_engine *engine, float *out, const float *x, const float *weight, int32_t n, int32_t width,
-                   float eps, int32_t layer);
-void clb_swiglu_rows(colibri_engine *engine, float *out, const float *gate, const float *up, int32_t n, int32_t width);
+void clb_norm_rows(colibri_engine *engine, float *out, const float *x, const float *weight, int32_t n,
+                   int32_t width, float eps, int32_t layer);
+void clb_swiglu_rows(colibri_engine *engine, float *out, const float *gate, const float *up, int32_t n,
+                     int32_t width);
 
 /* x += down(silu(gate h) * up h) for n rows of h. */
-int32_t clb_dense_mlp(colibri_engine *engine, const clb_weight *gate, const clb_weight *up, const clb_weight *down, const float *h,
-                      int32_t n, float *x, const clb_error *error);
+int32_t clb_dense_mlp(colibri_engine *engine, const clb_weight *gate, const clb_weight *up,
+                      const clb_weight *down, const float *h, int32_t n, float *x, const clb_error *error);
 
 /* Start of a part's bytes in the KV block of each span of a session. */
 const uint8_t **clb_kv_blocks(colibri_engine *engine, const clb_run *run, const clb_kv_part *part,
@@ -267,7 +271,8 @@ void clb_rope_table(const colibri_engine *engine, float *out, int32_t first, int
 int32_t clb_check_finite(colibri_engine *engine, const clb_batch *batch, const clb_error *error);
 /* logits [n][vocab] of n normed rows. `wide` only matters to a planted fault: whether the rows were
  * computed together with others. */
-int32_t clb_head(colibri_engine *engine, float *normed, int32_t n, float *logits, int32_t wide, const clb_error *error);
+int32_t clb_head(colibri_engine *engine, float *normed, int32_t n, float *logits, int32_t wide,
+                 const clb_error *error);
 
 /* ---- prefill.c ---- */
 /* Bytes that a prefill chunk and the temporaries of its widest slice take. */

@@ -24,17 +24,20 @@ typedef struct {
 static int32_t check(const colibri_geometry *g, const clb_error *error)
 {
     if (g->n_kv_heads < 1 || g->n_kv_heads > g->n_heads || g->n_heads % g->n_kv_heads != 0)
-        return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: %" PRId32 " heads cannot share %" PRId32 " KV heads", g->n_heads,
+        return clb_fail(error, COLIBRI_ERROR_FORMAT,
+                        "geometry: %" PRId32 " heads cannot share %" PRId32 " KV heads", g->n_heads,
                         g->n_kv_heads);
     if (g->n_heads / g->n_kv_heads > 16)
-        return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED, "geometry: groups of more than 16 heads are not supported");
+        return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED,
+                        "geometry: groups of more than 16 heads are not supported");
     if (g->head_dim < 2 || g->head_dim > 256 || g->head_dim % 2 != 0)
-        return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED, "geometry: head_dim %" PRId32 " is not an even number up to 256",
-                        g->head_dim);
+        return clb_fail(error, COLIBRI_ERROR_UNSUPPORTED,
+                        "geometry: head_dim %" PRId32 " is not an even number up to 256", g->head_dim);
     if (g->ffn < 1)
         return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: ffn is missing");
     if (g->n_experts != 0 || g->kv_lora != 0 || g->index_topk != 0)
-        return clb_fail(error, COLIBRI_ERROR_FORMAT, "geometry: a dense model has no experts and no latent attention");
+        return clb_fail(error, COLIBRI_ERROR_FORMAT,
+                        "geometry: a dense model has no experts and no latent attention");
     return COLIBRI_OK;
 }
 
@@ -51,20 +54,31 @@ static int32_t bind(colibri_engine *engine, clb_loader *loader)
     if (model != NULL)
         model->layers = calloc((size_t)g->n_layers, sizeof *model->layers);
     if (model == NULL || model->layers == NULL)
-        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " layers", g->n_layers);
+        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " layers",
+                        g->n_layers);
     int64_t q_rows = (int64_t)g->n_heads * g->head_dim, kv_rows = (int64_t)g->n_kv_heads * g->head_dim;
     for (int32_t l = 0; l < g->n_layers; l++) {
         llama_layer *layer = &model->layers[l];
-        clb_load_vector(loader, &layer->attention_norm, g->hidden, "model.layers.%d.input_layernorm.weight", l);
-        clb_load_matrix(loader, &layer->q, CLB_AS_STORED, q_rows, g->hidden, "model.layers.%d.self_attn.q_proj.weight", l);
-        clb_load_matrix(loader, &layer->k, CLB_AS_STORED, kv_rows, g->hidden, "model.layers.%d.self_attn.k_proj.weight", l);
-        clb_load_matrix(loader, &layer->v, CLB_AS_STORED, kv_rows, g->hidden, "model.layers.%d.self_attn.v_proj.weight", l);
-        clb_load_matrix(loader, &layer->o, CLB_AS_STORED, g->hidden, q_rows, "model.layers.%d.self_attn.o_proj.weight", l);
-        clb_load_vector(loader, &layer->ffn_norm, g->hidden, "model.layers.%d.post_attention_layernorm.weight", l);
-        clb_load_matrix(loader, &layer->gate, CLB_AS_STORED, g->ffn, g->hidden, "model.layers.%d.mlp.gate_proj.weight", l);
-        clb_load_matrix(loader, &layer->up, CLB_AS_STORED, g->ffn, g->hidden, "model.layers.%d.mlp.up_proj.weight", l);
-        clb_load_matrix(loader, &layer->down, CLB_AS_STORED, g->hidden, g->ffn, "model.layers.%d.mlp.down_proj.weight", l);
-        int64_t value = clb_kv_value_bytes(engine), stored = (int64_t)g->n_kv_heads * clb_gqa_width(g->head_dim) * 2 * value;
+        clb_load_vector(loader, &layer->attention_norm, g->hidden, "model.layers.%d.input_layernorm.weight",
+                        l);
+        clb_load_matrix(loader, &layer->q, CLB_AS_STORED, q_rows, g->hidden,
+                        "model.layers.%d.self_attn.q_proj.weight", l);
+        clb_load_matrix(loader, &layer->k, CLB_AS_STORED, kv_rows, g->hidden,
+                        "model.layers.%d.self_attn.k_proj.weight", l);
+        clb_load_matrix(loader, &layer->v, CLB_AS_STORED, kv_rows, g->hidden,
+                        "model.layers.%d.self_attn.v_proj.weight", l);
+        clb_load_matrix(loader, &layer->o, CLB_AS_STORED, g->hidden, q_rows,
+                        "model.layers.%d.self_attn.o_proj.weight", l);
+        clb_load_vector(loader, &layer->ffn_norm, g->hidden,
+                        "model.layers.%d.post_attention_layernorm.weight", l);
+        clb_load_matrix(loader, &layer->gate, CLB_AS_STORED, g->ffn, g->hidden,
+                        "model.layers.%d.mlp.gate_proj.weight", l);
+        clb_load_matrix(loader, &layer->up, CLB_AS_STORED, g->ffn, g->hidden,
+                        "model.layers.%d.mlp.up_proj.weight", l);
+        clb_load_matrix(loader, &layer->down, CLB_AS_STORED, g->hidden, g->ffn,
+                        "model.layers.%d.mlp.down_proj.weight", l);
+        int64_t value = clb_kv_value_bytes(engine),
+                stored = (int64_t)g->n_kv_heads * clb_gqa_width(g->head_dim) * 2 * value;
         layer->kv_part = clb_kv_add(engine, CLB_KV_GQA, l, stored * CLB_SPAN, kv_rows * 2 * value);
         if (layer->kv_part < 0)
             return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
@@ -83,7 +97,8 @@ static int32_t attention(colibri_engine *engine, const clb_batch *batch, int32_t
 {
     const colibri_geometry *g = &engine->geometry;
     const llama_layer *layer = &((llama_model *)engine->model)->layers[l];
-    int32_t n = batch->n, hidden = g->hidden, q_rows = g->n_heads * g->head_dim, kv_rows = g->n_kv_heads * g->head_dim;
+    int32_t n = batch->n, hidden = g->hidden, q_rows = g->n_heads * g->head_dim,
+            kv_rows = g->n_kv_heads * g->head_dim;
     clb_scratch *scratch = &engine->scratch;
     float *h = clb_scratch_get(scratch, (size_t)n * (size_t)hidden * sizeof *h);
     float *q = clb_scratch_get(scratch, (size_t)n * (size_t)q_rows * sizeof *q);
@@ -140,4 +155,6 @@ static void release(colibri_engine *engine)
     free(model);
 }
 
-const clb_family clb_family_llama = {COLIBRI_FAMILY_LLAMA, "llama", check, rope_dim, bind, attention, mlp, moe, NULL, NULL, NULL, NULL, row_floats, release};
+const clb_family clb_family_llama = {
+    COLIBRI_FAMILY_LLAMA, "llama", check, rope_dim, bind, attention, mlp, moe, NULL, NULL, NULL, NULL,
+    row_floats,           release};

@@ -19,9 +19,9 @@
 typedef struct {
     int32_t run;
     int32_t kv_head;
-    int32_t t0, t1;       /* tokens of the run */
+    int32_t t0, t1; /* tokens of the run */
     int32_t span0, span1;
-    int32_t partial;      /* first of span1-span0 states of its own, or -1: finish in place */
+    int32_t partial; /* first of span1-span0 states of its own, or -1: finish in place */
 } attend_piece;
 
 typedef struct {
@@ -105,7 +105,13 @@ static void attend(void *context, int chunk, int worker)
     const clb_kernels *kernels = work->engine->kernels;
     int32_t dim = work->width, heads = work->layer->n_heads, group = group_size(work->layer);
     const float *q = work->roped + ((int64_t)run->row0 * heads + (int64_t)p->kv_head * group) * dim;
-    clb_gqa_args args = {dim, group, 1.0f / sqrtf((float)work->layer->dim), work->blocks[p->run], p->kv_head, q, (int64_t)heads * dim,
+    clb_gqa_args args = {dim,
+                         group,
+                         1.0f / sqrtf((float)work->layer->dim),
+                         work->blocks[p->run],
+                         p->kv_head,
+                         q,
+                         (int64_t)heads * dim,
                          run->first};
     uint8_t *scratch = clb_worker_scratch(work->engine, worker);
     int64_t kernel_bytes = (kernels->gqa_scratch(dim, group) + 63) / 64 * 64;
@@ -155,7 +161,8 @@ static void cut_run(const gqa_work *work, int32_t r, int32_t split, attend_piece
         for (int32_t t = 0; t < run->n; t += TILE_TOKENS) {
             int32_t end = t + TILE_TOKENS < run->n ? t + TILE_TOKENS : run->n;
             if (pieces != NULL)
-                pieces[*n_pieces] = (attend_piece){r, h, t, end, 0, (run->first + end + CLB_SPAN - 1) / CLB_SPAN, -1};
+                pieces[*n_pieces] =
+                    (attend_piece){r, h, t, end, 0, (run->first + end + CLB_SPAN - 1) / CLB_SPAN, -1};
             ++*n_pieces;
         }
     }
@@ -171,27 +178,38 @@ static void merge_partials(const gqa_work *work, int32_t n_pieces)
         if (p->partial < 0 || p->span0 != 0)
             continue;
         int32_t spans = 0;
-        for (int32_t j = i; j < n_pieces && work->pieces[j].run == p->run && work->pieces[j].kv_head == p->kv_head; j++)
+        for (int32_t j = i;
+             j < n_pieces && work->pieces[j].run == p->run && work->pieces[j].kv_head == p->kv_head; j++)
             spans += work->pieces[j].span1 - work->pieces[j].span0;
         clb_softmax *softmax = work->partial_softmax + (int64_t)p->partial * group;
         float *out = work->partial_out + (int64_t)p->partial * group * dim;
         for (int32_t s = 1; s < spans; s++)
-            kernels->softmax_merge(softmax, out, softmax + (int64_t)s * group, out + (int64_t)s * group * dim, group, dim);
+            kernels->softmax_merge(softmax, out, softmax + (int64_t)s * group, out + (int64_t)s * group * dim,
+                                   group, dim);
         kernels->softmax_finish(softmax, out, group, dim);
         copy_out(work, work->batch->runs[p->run].row0, p->kv_head, out);
     }
 }
 
-int32_t clb_gqa_run(colibri_engine *engine, const clb_batch *batch, const clb_gqa_layer *layer, const float *q,
-                    const float *k, const float *v, float *out, const clb_error *error)
+int32_t clb_gqa_run(colibri_engine *engine, const clb_batch *batch, const clb_gqa_layer *layer,
+                    const float *q, const float *k, const float *v, float *out, const clb_error *error)
 {
-    gqa_work work = {.engine = engine, .batch = batch, .layer = layer, .part = &engine->kv.parts[layer->part],
-                     .q = q, .k = k, .v = v, .out = out, .width = clb_gqa_width(layer->dim)};
-    work.roped = clb_scratch_get(&engine->scratch, (size_t)batch->n * (size_t)(layer->n_heads * work.width) * sizeof(float));
+    gqa_work work = {.engine = engine,
+                     .batch = batch,
+                     .layer = layer,
+                     .part = &engine->kv.parts[layer->part],
+                     .q = q,
+                     .k = k,
+                     .v = v,
+                     .out = out,
+                     .width = clb_gqa_width(layer->dim)};
+    work.roped = clb_scratch_get(&engine->scratch,
+                                 (size_t)batch->n * (size_t)(layer->n_heads * work.width) * sizeof(float));
     if (work.roped == NULL)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for attention");
     clb_for_range(engine, batch->n, 16, rope_queries, &work);
-    clb_for_range(engine, batch->n_runs * layer->n_kv_heads, batch->n > batch->n_runs ? 1 : 16, store_keys, &work);
+    clb_for_range(engine, batch->n_runs * layer->n_kv_heads, batch->n > batch->n_runs ? 1 : 16, store_keys,
+                  &work);
 
     work.blocks = clb_scratch_get(&engine->scratch, (size_t)batch->n_runs * sizeof *work.blocks);
     if (work.blocks == NULL)
@@ -209,8 +227,10 @@ int32_t clb_gqa_run(colibri_engine *engine, const clb_batch *batch, const clb_gq
         cut_run(&work, r, split, NULL, &n_pieces, &n_partials);
     int32_t group = group_size(layer);
     work.pieces = clb_scratch_get(&engine->scratch, (size_t)n_pieces * sizeof *work.pieces);
-    work.partial_softmax = clb_scratch_get(&engine->scratch, (size_t)(n_partials * group) * sizeof(clb_softmax));
-    work.partial_out = clb_scratch_get(&engine->scratch, (size_t)n_partials * (size_t)(group * work.width) * sizeof(float));
+    work.partial_softmax =
+        clb_scratch_get(&engine->scratch, (size_t)(n_partials * group) * sizeof(clb_softmax));
+    work.partial_out =
+        clb_scratch_get(&engine->scratch, (size_t)n_partials * (size_t)(group * work.width) * sizeof(float));
     if (!work.pieces || !work.partial_softmax || !work.partial_out)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for attention over %d spans", n_partials);
     n_pieces = n_partials = 0;

@@ -19,7 +19,7 @@ static inline int32_t clb_gqa_width(int32_t dim)
 }
 
 /* q [n][n_heads*dim], k and v [n][n_kv_heads*dim], all before rope (half-split pairs). out has q's shape. */
-int32_t clb_gqa_run(colibri_engine *engine, const clb_batch *batch, const clb_gqa_layer *layer, const float *q,
-                    const float *k, const float *v, float *out, const clb_error *error);
+int32_t clb_gqa_run(colibri_engine *engine, const clb_batch *batch, const clb_gqa_layer *layer,
+                    const float *q, const float *k, const float *v, float *out, const clb_error *error);
 
 #endif

@@ -92,14 +92,14 @@ static void run_linear(void *context, int chunk, int worker)
     const matrix_work *work = context;
     const piece *p = &work->pieces[chunk];
     const clb_job *job = &work->jobs[p->job];
-    work->engine->kernels->linear(job->w, work->of_job[p->job]->data, job->n, p->t0, p->t1, job->y, job->ldy, p->block0,
-                                  p->block1, job->flags);
+    work->engine->kernels->linear(job->w, work->of_job[p->job]->data, job->n, p->t0, p->t1, job->y, job->ldy,
+                                  p->block0, p->block1, job->flags);
 }
 
 static int same_source(const activation *a, const clb_job *job)
 {
-    return a->x == job->x && a->ldx == job->ldx && a->index == job->index && a->n == job->n && a->cols == job->w->cols &&
-           a->kind == job->w->act;
+    return a->x == job->x && a->ldx == job->ldx && a->index == job->index && a->n == job->n &&
+           a->cols == job->w->cols && a->kind == job->w->act;
 }
 
 /* Weight bytes of a job, weighted by how compute-bound its width makes it (about four tokens per pass
@@ -110,7 +110,8 @@ static int64_t job_cost(const clb_job *job)
 }
 
 /* How many pieces each job is cut into: by blocks first, by tokens when the blocks do not suffice. */
-static int32_t cut_job(const colibri_engine *engine, const clb_job *job, int32_t index, int64_t target, piece *out)
+static int32_t cut_job(const colibri_engine *engine, const clb_job *job, int32_t index, int64_t target,
+                       piece *out)
 {
     int64_t want = (job_cost(job) + target - 1) / target;
     int32_t blocks = job->w->n_blocks, by_block = want < blocks ? (int32_t)want : blocks;
@@ -133,7 +134,8 @@ static int32_t cut_job(const colibri_engine *engine, const clb_job *job, int32_t
 
 static int32_t no_memory(const clb_error *error)
 {
-    return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the temporaries of a layer; use a smaller prefill chunk");
+    return clb_fail(error, COLIBRI_ERROR_MEMORY,
+                    "no memory for the temporaries of a layer; use a smaller prefill chunk");
 }
 
 static int32_t prepare_all(colibri_engine *engine, matrix_work *work, activation *acts, int32_t n_acts,
@@ -143,15 +145,16 @@ static int32_t prepare_all(colibri_engine *engine, matrix_work *work, activation
     int32_t grain = (ROW_GRAIN + align - 1) / align * align;
     int32_t n_pieces = 0, workers = clb_pool_threads(engine->pool);
     for (int32_t i = 0; i < n_acts; i++) {
-        acts[i].data = clb_scratch_get(&engine->scratch, (size_t)engine->kernels->act_bytes(acts[i].kind, acts[i].cols, acts[i].n));
+        acts[i].data = clb_scratch_get(
+            &engine->scratch, (size_t)engine->kernels->act_bytes(acts[i].kind, acts[i].cols, acts[i].n));
         if (acts[i].data == NULL)
             return no_memory(error);
         n_pieces += (acts[i].n + grain - 1) / grain;
     }
     if (workers == 1 || n_pieces < 2 * workers) {
         for (int32_t i = 0; i < n_acts; i++)
-            engine->kernels->act_prepare(acts[i].kind, acts[i].cols, acts[i].n, acts[i].x, acts[i].ldx, acts[i].index,
-                                         acts[i].data, 0, acts[i].n);
+            engine->kernels->act_prepare(acts[i].kind, acts[i].cols, acts[i].n, acts[i].x, acts[i].ldx,
+                                         acts[i].index, acts[i].data, 0, acts[i].n);
         return COLIBRI_OK;
     }
     piece *pieces = clb_scratch_get(&engine->scratch, (size_t)n_pieces * sizeof *pieces);
@@ -184,7 +187,8 @@ int32_t clb_run_jobs(colibri_engine *engine, const clb_job *jobs, int32_t n_jobs
                 found = a;
         if (found < 0) {
             found = n_acts++;
-            acts[found] = (activation){jobs[j].w->act, jobs[j].w->cols, jobs[j].n, jobs[j].x, jobs[j].ldx, jobs[j].index, NULL};
+            acts[found] = (activation){jobs[j].w->act, jobs[j].w->cols, jobs[j].n, jobs[j].x,
+                                       jobs[j].ldx,    jobs[j].index,   NULL};
         }
         of_job[j] = &acts[found];
         total += job_cost(&jobs[j]);
@@ -249,12 +253,13 @@ static void run_norm(void *context, int32_t begin, int32_t end, int worker)
         if (!row_is_finite(x, work->width) &&
             atomic_compare_exchange_strong(&work->engine->bad_layer, &none, work->layer))
             atomic_store(&work->engine->bad_row, row);
-        work->engine->kernels->rms_norm(work->out + (int64_t)row * work->width, x, work->weight, work->width, work->eps);
+        work->engine->kernels->rms_norm(work->out + (int64_t)row * work->width, x, work->weight, work->width,
+                                        work->eps);
     }
 }
 
-void clb_norm_rows(colibri_engine *engine, float *out, const float *x, const float *weight, int32_t n, int32_t width,
-                   float eps, int32_t layer)
+void clb_norm_rows(colibri_engine *engine, float *out, const float *x, const float *weight, int32_t n,
+                   int32_t width, float eps, int32_t layer)
 {
     row_work work = {engine, out, x, NULL, weight, width, eps, layer};
     clb_for_range(engine, n, ROW_GRAIN, run_norm, &work);
@@ -269,14 +274,15 @@ static void run_swiglu(void *context, int32_t begin, int32_t end, int worker)
         work->engine->kernels->swiglu(work->out + at, work->x + at, work->y + at, work->width);
 }
 
-void clb_swiglu_rows(colibri_engine *engine, float *out, const float *gate, const float *up, int32_t n, int32_t width)
+void clb_swiglu_rows(colibri_engine *engine, float *out, const float *gate, const float *up, int32_t n,
+                     int32_t width)
 {
     row_work work = {engine, out, gate, up, NULL, width, 0, 0};
     clb_for_range(engine, n, ROW_GRAIN, run_swiglu, &work);
 }
 
-int32_t clb_dense_mlp(colibri_engine *engine, const clb_weight *gate, const clb_weight *up, const clb_weight *down, const float *h,
-                      int32_t n, float *x, const clb_error *error)
+int32_t clb_dense_mlp(colibri_engine *engine, const clb_weight *gate, const clb_weight *up,
+                      const clb_weight *down, const float *h, int32_t n, float *x, const clb_error *error)
 {
     int32_t ffn = gate->rows, hidden = down->rows;
     float *a = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)ffn * sizeof *a);
@@ -303,7 +309,8 @@ int32_t clb_check_finite(colibri_engine *engine, const clb_batch *batch, const c
         if (row >= batch->runs[r].row0 && row < batch->runs[r].row0 + batch->runs[r].n)
             position = batch->runs[r].first + row - batch->runs[r].row0;
     return clb_fail(error, COLIBRI_ERROR_NUMERIC,
-                    "a value became infinite or NaN at position %" PRId32 ", found at the entry of layer %d of %" PRId32
+                    "a value became infinite or NaN at position %" PRId32
+                    ", found at the entry of layer %d of %" PRId32
                     "; the weights are damaged or the format is wrong: run verify on the model",
                     position, layer, engine->geometry.n_layers);
 }
@@ -328,7 +335,8 @@ void clb_rope_table(const colibri_engine *engine, float *out, int32_t first, int
         }
 }
 
-int32_t clb_head(colibri_engine *engine, float *normed, int32_t n, float *logits, int32_t wide, const clb_error *error)
+int32_t clb_head(colibri_engine *engine, float *normed, int32_t n, float *logits, int32_t wide,
+                 const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
     if (engine->options.fault == CLB_FAULT_BATCH_ORDER && wide)

@@ -61,7 +61,8 @@ static clb_load_item *add_item(clb_loader *loader, const clb_entry *entry, item_
         loader->capacity = capacity;
     }
     clb_load_item *item = &loader->items[loader->n_items++];
-    *item = (clb_load_item){.entry = entry, .kind = kind, .region = loader->region, .offset = loader->bytes[loader->region]};
+    *item = (clb_load_item){
+        .entry = entry, .kind = kind, .region = loader->region, .offset = loader->bytes[loader->region]};
     loader->bytes[loader->region] += (bytes + ALIGN - 1) / ALIGN * ALIGN;
     return item;
 }
@@ -70,27 +71,29 @@ static const clb_entry *need(clb_loader *loader, const char *name, int64_t rows,
 {
     const clb_entry *entry = clb_table_find(loader->table, name);
     if (entry == NULL) {
-        fail(loader, clb_fail(&loader->error, COLIBRI_ERROR_FORMAT,
-                              "tensor %s is missing; the model is incomplete: verify or download it again", name));
+        fail(loader,
+             clb_fail(&loader->error, COLIBRI_ERROR_FORMAT,
+                      "tensor %s is missing; the model is incomplete: verify or download it again", name));
         return NULL;
     }
     if (entry->t.rows != rows || entry->t.cols != cols) {
         fail(loader, clb_fail(&loader->error, COLIBRI_ERROR_FORMAT,
-                              "tensor %s has shape [%" PRId64 ", %" PRId64 "], the config implies [%" PRId64 ", %" PRId64 "]",
+                              "tensor %s has shape [%" PRId64 ", %" PRId64 "], the config implies [%" PRId64
+                              ", %" PRId64 "]",
                               name, entry->t.rows, entry->t.cols, rows, cols));
         return NULL;
     }
     return entry;
 }
 
-static int32_t describe(clb_loader *loader, const char *name, int32_t format, int32_t group, int64_t rows, int64_t cols,
-                        clb_weight *w)
+static int32_t describe(clb_loader *loader, const char *name, int32_t format, int32_t group, int64_t rows,
+                        int64_t cols, clb_weight *w)
 {
     if (clb_weight_describe(format, group, rows, cols, w) == 0)
         return COLIBRI_OK;
     return fail(loader, clb_fail(&loader->error, COLIBRI_ERROR_FORMAT,
-                                 "tensor %s: [%" PRId64 ", %" PRId64 "] cannot be packed in format %" PRId32, name, rows, cols,
-                                 format));
+                                 "tensor %s: [%" PRId64 ", %" PRId64 "] cannot be packed in format %" PRId32,
+                                 name, rows, cols, format));
 }
 
 static int32_t target_format(const clb_loader *loader, int32_t as_format, int32_t stored)
@@ -125,8 +128,8 @@ int32_t clb_load_matrix(clb_loader *loader, clb_weight *w, int32_t as_format, in
     return COLIBRI_OK;
 }
 
-int32_t clb_load_slice(clb_loader *loader, clb_weight *w, int32_t as_format, const char *name, int64_t source_rows,
-                       int64_t row0, int64_t rows, int64_t cols, int transpose)
+int32_t clb_load_slice(clb_loader *loader, clb_weight *w, int32_t as_format, const char *name,
+                       int64_t source_rows, int64_t row0, int64_t rows, int64_t cols, int transpose)
 {
     if (loader->status != COLIBRI_OK)
         return loader->status;
@@ -168,7 +171,8 @@ int32_t clb_load_vector(clb_loader *loader, float **out, int64_t n, const char *
 
 const clb_entry *clb_load_last(const clb_loader *loader)
 {
-    return loader->status == COLIBRI_OK && loader->n_items > 0 ? loader->items[loader->n_items - 1].entry : NULL;
+    return loader->status == COLIBRI_OK && loader->n_items > 0 ? loader->items[loader->n_items - 1].entry
+                                                               : NULL;
 }
 
 int clb_load_has(const clb_loader *loader, const char *name_format, ...)
@@ -183,15 +187,16 @@ int clb_load_has(const clb_loader *loader, const char *name_format, ...)
 
 /* Packs rows [row0, row1) of an entry (row0 a multiple of TASK_ROWS) as a matrix of their own into
  * `out`, which starts at the block of row0. */
-static int32_t read_packed(const clb_loader *loader, const clb_entry *entry, int64_t row0, int64_t row1, clb_weight *w,
-                           uint8_t *out, const clb_error *error)
+static int32_t read_packed(const clb_loader *loader, const clb_entry *entry, int64_t row0, int64_t row1,
+                           clb_weight *w, uint8_t *out, const clb_error *error)
 {
     const colibri_tensor *t = &entry->t;
     if (clb_weight_describe(t->format, t->group, row1 - row0, t->cols, w) != 0)
         return clb_fail(error, COLIBRI_ERROR_FORMAT, "tensor %s: rows cannot be packed", entry->name);
     if (t->layout == COLIBRI_LAYOUT_PACKED) {
         w->data = out;
-        return clb_table_read(loader->table, entry, 0, row0 / CLB_BLOCK_ROWS * w->block_bytes, w->bytes, out, error);
+        return clb_table_read(loader->table, entry, 0, row0 / CLB_BLOCK_ROWS * w->block_bytes, w->bytes, out,
+                              error);
     }
     int64_t before = row0 > 0 ? clb_plain_bytes(t->format, row0, t->cols) : 0;
     int64_t scales_before = row0 > 0 ? clb_scale_bytes(t->format, t->group, row0, t->cols) : 0;
@@ -213,8 +218,8 @@ static int32_t read_packed(const clb_loader *loader, const clb_entry *entry, int
 }
 
 /* Dequantizes rows [row0, row1) into f32 [row1-row0, cols]. */
-static int32_t read_f32(const clb_loader *loader, const clb_entry *entry, int64_t row0, int64_t row1, float *out,
-                        const clb_error *error)
+static int32_t read_f32(const clb_loader *loader, const clb_entry *entry, int64_t row0, int64_t row1,
+                        float *out, const clb_error *error)
 {
     int64_t first = row0 / TASK_ROWS * TASK_ROWS;
     clb_weight w;
@@ -246,7 +251,8 @@ static void pack_f32(const clb_weight *w, float *values, int64_t rows, int64_t c
     clb_weight_pack(w, values, NULL, out, 0, w->n_blocks);
 }
 
-static int32_t run_converted(const clb_loader *loader, const load_task *task, uint8_t *out, const clb_error *error)
+static int32_t run_converted(const clb_loader *loader, const load_task *task, uint8_t *out,
+                             const clb_error *error)
 {
     const clb_load_item *item = task->item;
     int64_t cols = item->entry->t.cols, rows = task->row1 - task->row0;
@@ -263,7 +269,8 @@ static int32_t run_converted(const clb_loader *loader, const load_task *task, ui
     return status;
 }
 
-static int32_t run_slice(const clb_loader *loader, const clb_load_item *item, uint8_t *out, const clb_error *error)
+static int32_t run_slice(const clb_loader *loader, const clb_load_item *item, uint8_t *out,
+                         const clb_error *error)
 {
     int64_t cols = item->entry->t.cols, rows = item->rows;
     float *values = malloc((size_t)(rows * cols) * 2 * sizeof *values);
@@ -302,7 +309,8 @@ static void run_task(void *context, int chunk, int worker)
         status = run_slice(loader, item, (uint8_t *)(uintptr_t)item->w->data, &error);
     } else if (item->w->format == item->entry->t.format) {
         clb_weight part;
-        uint8_t *out = (uint8_t *)(uintptr_t)item->w->data + task->row0 / CLB_BLOCK_ROWS * item->w->block_bytes;
+        uint8_t *out =
+            (uint8_t *)(uintptr_t)item->w->data + task->row0 / CLB_BLOCK_ROWS * item->w->block_bytes;
         status = read_packed(loader, item->entry, task->row0, task->row1, &part, out, &error);
     } else {
         status = run_converted(loader, task, (uint8_t *)(uintptr_t)item->w->data, &error);
@@ -345,7 +353,8 @@ int32_t clb_load_run(clb_loader *loader, clb_pool *pool, uint8_t *dense, uint8_t
     if (job == NULL || tasks == NULL || n_tasks > INT32_MAX) {
         free(job);
         free(tasks);
-        return fail(loader, clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the list of weights"));
+        return fail(loader,
+                    clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the list of weights"));
     }
     int64_t n = 0;
     for (int64_t i = 0; i < loader->n_items; i++) {

@@ -15,14 +15,14 @@ struct clb_load_item;
 
 typedef struct {
     const clb_table *table;
-    int32_t precision;     /* colibri_precision: F32 turns every weight into an F32 one */
+    int32_t precision; /* colibri_precision: F32 turns every weight into an F32 one */
     clb_error error;
-    int32_t status;        /* first failure; later calls do nothing */
+    int32_t status; /* first failure; later calls do nothing */
     struct clb_load_item *items;
     int64_t n_items;
     int64_t capacity;
-    int64_t bytes[2];      /* to allocate: [0] dense, [1] experts */
-    int32_t region;        /* where the next items go: 0 dense, 1 experts */
+    int64_t bytes[2]; /* to allocate: [0] dense, [1] experts */
+    int32_t region;   /* where the next items go: 0 dense, 1 experts */
 } clb_loader;
 
 /* Format conversions at load; 0 = as stored. */
@@ -37,8 +37,8 @@ int32_t clb_load_matrix(clb_loader *loader, clb_weight *w, int32_t as_format, in
     ;
 /* Rows [row0, row0+rows) of tensor `name` [source_rows, cols], transposed to [cols, rows] if asked;
  * stored as `as_format` (F32 or BF16). */
-int32_t clb_load_slice(clb_loader *loader, clb_weight *w, int32_t as_format, const char *name, int64_t source_rows,
-                       int64_t row0, int64_t rows, int64_t cols, int transpose);
+int32_t clb_load_slice(clb_loader *loader, clb_weight *w, int32_t as_format, const char *name,
+                       int64_t source_rows, int64_t row0, int64_t rows, int64_t cols, int transpose);
 int32_t clb_load_vector(clb_loader *loader, float **out, int64_t n, const char *name_format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 4, 5)))

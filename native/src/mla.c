@@ -71,9 +71,10 @@ static const uint16_t *const *row_blocks(const mla_work *work, int32_t row)
 static void score_row(const mla_work *work, int32_t row, int32_t s0, int32_t s1, float *scores, void *scratch)
 {
     const colibri_geometry *g = &work->engine->geometry;
-    work->engine->kernels->index_scores(row_blocks(work, row), work->iq + (int64_t)row * g->index_heads * g->index_dim,
-                                        work->iw + (int64_t)row * g->index_heads, g->index_heads, g->index_dim,
-                                        1.0f / sqrtf((float)g->index_dim), s0, s1, scores, scratch);
+    work->engine->kernels->index_scores(
+        row_blocks(work, row), work->iq + (int64_t)row * g->index_heads * g->index_dim,
+        work->iw + (int64_t)row * g->index_heads, g->index_heads, g->index_dim,
+        1.0f / sqrtf((float)g->index_dim), s0, s1, scores, scratch);
 }
 
 static void select_rows(void *context, int32_t begin, int32_t end, int worker)
@@ -81,7 +82,8 @@ static void select_rows(void *context, int32_t begin, int32_t end, int worker)
     const mla_work *work = context;
     const colibri_geometry *g = &work->engine->geometry;
     uint8_t *scratch = clb_worker_scratch(work->engine, worker);
-    int64_t kernel_bytes = (work->engine->kernels->index_scratch(g->index_heads, g->index_dim) + 63) / 64 * 64;
+    int64_t kernel_bytes =
+        (work->engine->kernels->index_scratch(g->index_heads, g->index_dim) + 63) / 64 * 64;
     float *scores = (float *)(void *)(scratch + kernel_bytes);
     for (int32_t row = begin; row < end; row++) {
         int32_t keys = row_position(work, row) + 1;
@@ -100,8 +102,8 @@ static void score_part(void *context, int32_t begin, int32_t end, int worker)
     score_row(work, work->row, begin, end, work->scores + begin, clb_worker_scratch(work->engine, worker));
 }
 
-int32_t clb_mla_select(colibri_engine *engine, const clb_batch *batch, const clb_kv_part *part, const float *iq,
-                       const float *iw, const clb_error *error)
+int32_t clb_mla_select(colibri_engine *engine, const clb_batch *batch, const clb_kv_part *part,
+                       const float *iq, const float *iw, const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
     mla_work work = {.engine = engine, .batch = batch, .iq = iq, .iw = iw};
@@ -120,7 +122,8 @@ int32_t clb_mla_select(colibri_engine *engine, const clb_batch *batch, const clb
         work.row = row;
         work.scores = clb_scratch_get(&engine->scratch, (size_t)keys * sizeof(float));
         if (work.scores == NULL)
-            return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the scores of %" PRId32 " keys", keys);
+            return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the scores of %" PRId32 " keys",
+                            keys);
         clb_for_range(engine, keys, SCORE_GRAIN, score_part, &work);
         clb_topk(work.scores, keys, g->index_topk, batch->selected + (int64_t)row * g->index_topk);
         batch->n_selected[row] = g->index_topk;
@@ -155,14 +158,17 @@ static void attend_heads(void *context, int chunk, int worker)
 {
     const mla_work *work = context;
     const clb_kernels *kernels = work->engine->kernels;
-    int32_t row = chunk / work->splits, heads = work->engine->geometry.n_heads, rank = work->engine->geometry.kv_lora;
-    int32_t h0 = chunk % work->splits * work->split_heads, h1 = h0 + work->split_heads < heads ? h0 + work->split_heads : heads;
+    int32_t row = chunk / work->splits, heads = work->engine->geometry.n_heads,
+            rank = work->engine->geometry.kv_lora;
+    int32_t h0 = chunk % work->splits * work->split_heads,
+            h1 = h0 + work->split_heads < heads ? h0 + work->split_heads : heads;
     clb_mla_args args = row_args(work, row);
     clb_softmax *softmax = work->softmax + (int64_t)row * heads;
     float *out = work->out + (int64_t)row * heads * rank;
     for (int32_t h = h0; h < h1; h++)
         softmax[h] = (clb_softmax){-INFINITY, 0};
-    kernels->mla_attend(&args, h0, h1, 0, span_count(args.n_selected), softmax, out, clb_worker_scratch(work->engine, worker));
+    kernels->mla_attend(&args, h0, h1, 0, span_count(args.n_selected), softmax, out,
+                        clb_worker_scratch(work->engine, worker));
     kernels->softmax_finish(softmax + h0, out + (int64_t)h0 * rank, h1 - h0, rank);
 }
 
@@ -202,15 +208,16 @@ static void attend_row_by_spans(mla_work *work, int32_t row)
     engine->kernels->softmax_finish(softmax, out, heads, rank);
 }
 
-int32_t clb_mla_attend(colibri_engine *engine, const clb_batch *batch, const clb_kv_part *part, const float *q, float *out,
-                       const clb_error *error)
+int32_t clb_mla_attend(colibri_engine *engine, const clb_batch *batch, const clb_kv_part *part,
+                       const float *q, float *out, const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
     mla_work work = {.engine = engine, .batch = batch, .q = q, .out = out};
     int32_t status = start_work(&work, part, error);
     if (status != COLIBRI_OK)
         return status;
-    work.softmax = clb_scratch_get(&engine->scratch, (size_t)batch->n * (size_t)g->n_heads * sizeof(clb_softmax));
+    work.softmax =
+        clb_scratch_get(&engine->scratch, (size_t)batch->n * (size_t)g->n_heads * sizeof(clb_softmax));
     if (work.softmax == NULL)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for attention");
     int32_t workers = clb_pool_threads(engine->pool);
@@ -220,8 +227,10 @@ int32_t clb_mla_attend(colibri_engine *engine, const clb_batch *batch, const clb
         clb_pool_run(engine->pool, attend_heads, &work, batch->n * work.splits);
         return COLIBRI_OK;
     }
-    work.wave_softmax = clb_scratch_get(&engine->scratch, (size_t)WAVE_SPANS * (size_t)g->n_heads * sizeof(clb_softmax));
-    work.wave_out = clb_scratch_get(&engine->scratch, (size_t)WAVE_SPANS * (size_t)g->n_heads * (size_t)g->kv_lora * sizeof(float));
+    work.wave_softmax =
+        clb_scratch_get(&engine->scratch, (size_t)WAVE_SPANS * (size_t)g->n_heads * sizeof(clb_softmax));
+    work.wave_out = clb_scratch_get(&engine->scratch, (size_t)WAVE_SPANS * (size_t)g->n_heads *
+                                                          (size_t)g->kv_lora * sizeof(float));
     if (!work.wave_softmax || !work.wave_out)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for attention");
     for (int32_t row = 0; row < batch->n; row++)

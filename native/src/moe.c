@@ -12,7 +12,7 @@ typedef struct {
     colibri_engine *engine;
     const clb_moe_plan *plan;
     int32_t hidden;
-    const int32_t *order; /* slots of the range by row, then by expert */
+    const int32_t *order;     /* slots of the range by row, then by expert */
     const int32_t *row_begin; /* [rows+1] where each distinct row starts in `order` */
     int32_t slot0;
     const float *out; /* [slot - slot0][hidden] */
@@ -23,7 +23,8 @@ typedef struct {
 
 static int32_t no_memory(const clb_error *error, int32_t n)
 {
-    return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the experts of %" PRId32 " tokens; use a smaller prefill chunk", n);
+    return clb_fail(error, COLIBRI_ERROR_MEMORY,
+                    "no memory for the experts of %" PRId32 " tokens; use a smaller prefill chunk", n);
 }
 
 /* ---- plan ---------------------------------------------------------------------------------- */
@@ -33,11 +34,12 @@ size_t clb_moe_plan_bytes(int32_t n, int32_t k, int32_t n_experts)
     return ((size_t)n * (size_t)k * 2 + (size_t)n_experts + 1) * sizeof(int32_t);
 }
 
-void clb_moe_plan_make(clb_moe_plan *plan, void *memory, int32_t n, int32_t k, int32_t n_experts, const int32_t *ids,
-                       const float *weights, int32_t *cursor)
+void clb_moe_plan_make(clb_moe_plan *plan, void *memory, int32_t n, int32_t k, int32_t n_experts,
+                       const int32_t *ids, const float *weights, int32_t *cursor)
 {
     int32_t *at = memory;
-    *plan = (clb_moe_plan){n, k, n_experts, at, (float *)(void *)(at + (int64_t)n * k), at + (int64_t)n * k * 2};
+    *plan =
+        (clb_moe_plan){n, k, n_experts, at, (float *)(void *)(at + (int64_t)n * k), at + (int64_t)n * k * 2};
     memset(plan->first, 0, (size_t)(n_experts + 1) * sizeof *plan->first);
     for (int64_t i = 0; i < (int64_t)n * k; i++)
         plan->first[ids[i] + 1]++;
@@ -63,14 +65,15 @@ static void add_rows(void *context, int32_t begin, int32_t end, int worker)
     for (int32_t i = begin; i < end; i++)
         for (int32_t j = work->row_begin[i]; j < work->row_begin[i + 1]; j++) {
             int32_t slot = work->order[j];
-            kernels->axpy(work->sum + (int64_t)work->plan->slot_row[slot] * work->hidden, work->plan->slot_weight[slot],
+            kernels->axpy(work->sum + (int64_t)work->plan->slot_row[slot] * work->hidden,
+                          work->plan->slot_weight[slot],
                           work->out + (int64_t)(slot - work->slot0) * work->hidden, work->hidden);
         }
 }
 
 /* Adds slots [slot0, slot1) to their rows, each row's in ascending order of experts. */
-static int32_t accumulate(colibri_engine *engine, const clb_moe_plan *plan, int32_t slot0, int32_t slot1, const float *out,
-                          float *sum, int32_t hidden, const clb_error *error)
+static int32_t accumulate(colibri_engine *engine, const clb_moe_plan *plan, int32_t slot0, int32_t slot1,
+                          const float *out, float *sum, int32_t hidden, const clb_error *error)
 {
     int32_t slots = slot1 - slot0;
     int32_t *count = clb_scratch_get(&engine->scratch, (size_t)(plan->n + 1) * sizeof *count);
@@ -91,8 +94,14 @@ static int32_t accumulate(colibri_engine *engine, const clb_moe_plan *plan, int3
     row_begin[rows] = slots;
     for (int32_t s = slot0; s < slot1; s++)
         order[count[plan->slot_row[s]]++] = s;
-    moe_work work = {.engine = engine, .plan = plan, .hidden = hidden, .order = order, .row_begin = row_begin, .slot0 = slot0,
-                     .out = out, .sum = sum};
+    moe_work work = {.engine = engine,
+                     .plan = plan,
+                     .hidden = hidden,
+                     .order = order,
+                     .row_begin = row_begin,
+                     .slot0 = slot0,
+                     .out = out,
+                     .sum = sum};
     clb_for_range(engine, rows, 4, add_rows, &work);
     return COLIBRI_OK;
 }
@@ -114,8 +123,8 @@ static void finish_rows(void *context, int32_t begin, int32_t end, int worker)
 
 /* Runs the given experts over their rows: out[slot - slot0]. */
 static int32_t compute(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
-                       const clb_expert *const *experts, const int32_t *ids, int32_t n, int32_t slot0, const float *h,
-                       float *out, const clb_error *error)
+                       const clb_expert *const *experts, const int32_t *ids, int32_t n, int32_t slot0,
+                       const float *h, float *out, const clb_error *error)
 {
     int32_t ffn = layer->ffn, hidden = layer->hidden, rows = 0;
     for (int32_t i = 0; i < n; i++)
@@ -128,8 +137,10 @@ static int32_t compute(colibri_engine *engine, const clb_moe_layer *layer, const
     int64_t at = 0;
     for (int32_t i = 0; i < n; i++) {
         int32_t slot = plan->first[ids[i]], m = plan->first[ids[i] + 1] - slot;
-        jobs[2 * i] = (clb_job){&experts[i]->gate, h, hidden, plan->slot_row + slot, m, gate + at * ffn, ffn, 0};
-        jobs[2 * i + 1] = (clb_job){&experts[i]->up, h, hidden, plan->slot_row + slot, m, up + at * ffn, ffn, 0};
+        jobs[2 * i] =
+            (clb_job){&experts[i]->gate, h, hidden, plan->slot_row + slot, m, gate + at * ffn, ffn, 0};
+        jobs[2 * i + 1] =
+            (clb_job){&experts[i]->up, h, hidden, plan->slot_row + slot, m, up + at * ffn, ffn, 0};
         at += m;
     }
     int32_t status = clb_run_jobs(engine, jobs, 2 * n, error);
@@ -139,14 +150,21 @@ static int32_t compute(colibri_engine *engine, const clb_moe_layer *layer, const
     at = 0;
     for (int32_t i = 0; i < n; i++) {
         int32_t slot = plan->first[ids[i]], m = plan->first[ids[i] + 1] - slot;
-        jobs[i] = (clb_job){&experts[i]->down, gate + at * ffn, ffn, NULL, m, out + (int64_t)(slot - slot0) * hidden, hidden, 0};
+        jobs[i] = (clb_job){&experts[i]->down,
+                            gate + at * ffn,
+                            ffn,
+                            NULL,
+                            m,
+                            out + (int64_t)(slot - slot0) * hidden,
+                            hidden,
+                            0};
         at += m;
     }
     return clb_run_jobs(engine, jobs, n, error);
 }
 
-static int32_t shared_expert(colibri_engine *engine, const clb_moe_layer *layer, const float *h, int32_t n, float **out,
-                             const clb_error *error)
+static int32_t shared_expert(colibri_engine *engine, const clb_moe_layer *layer, const float *h, int32_t n,
+                             float **out, const clb_error *error)
 {
     *out = NULL;
     if (layer->shared_gate == NULL)
@@ -210,8 +228,8 @@ int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const fl
 
 /* ---- prefill ------------------------------------------------------------------------------- */
 
-int32_t clb_moe_announce(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan, int32_t from,
-                         const clb_error *error)
+int32_t clb_moe_announce(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
+                         int32_t from, const clb_error *error)
 {
     int32_t *active = clb_scratch_get(&engine->scratch, (size_t)plan->n_experts * sizeof *active), n = 0;
     if (active == NULL)
@@ -222,8 +240,8 @@ int32_t clb_moe_announce(colibri_engine *engine, const clb_moe_layer *layer, con
     return clb_store_request(&engine->store, layer->store_layer, active, n, plan->n, error);
 }
 
-int32_t clb_moe_group(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan, const float *h,
-                      float *sum, int32_t *next, const clb_error *error)
+int32_t clb_moe_group(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
+                      const float *h, float *sum, int32_t *next, const clb_error *error)
 {
     const clb_expert *experts[GROUP_EXPERTS];
     int32_t ids[GROUP_EXPERTS];
@@ -241,7 +259,8 @@ int32_t clb_moe_group(colibri_engine *engine, const clb_moe_layer *layer, const 
     if (n > 0 && status == COLIBRI_OK) {
         int32_t slot0 = plan->first[ids[0]], slot1 = plan->first[ids[n - 1] + 1];
         float *out = clb_scratch_get(&engine->scratch, (size_t)rows * (size_t)layer->hidden * sizeof *out);
-        status = out == NULL ? no_memory(error, plan->n) : compute(engine, layer, plan, experts, ids, n, slot0, h, out, error);
+        status = out == NULL ? no_memory(error, plan->n)
+                             : compute(engine, layer, plan, experts, ids, n, slot0, h, out, error);
         if (status == COLIBRI_OK)
             status = accumulate(engine, plan, slot0, slot1, out, sum, layer->hidden, error);
     }
@@ -252,8 +271,8 @@ int32_t clb_moe_group(colibri_engine *engine, const clb_moe_layer *layer, const 
     return status;
 }
 
-int32_t clb_moe_finish(colibri_engine *engine, const clb_moe_layer *layer, const float *h, float *sum, int32_t n, float *x,
-                       const clb_error *error)
+int32_t clb_moe_finish(colibri_engine *engine, const clb_moe_layer *layer, const float *h, float *sum,
+                       int32_t n, float *x, const clb_error *error)
 {
     float *shared;
     int32_t status = shared_expert(engine, layer, h, n, &shared, error);

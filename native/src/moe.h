@@ -25,22 +25,22 @@ typedef struct clb_moe_plan {
 size_t clb_moe_plan_bytes(int32_t n, int32_t k, int32_t n_experts);
 /* Lays the plan out in `memory` and sorts. ids and weights: [n][k], any order within a row.
  * cursor: n_experts ints of scratch. */
-void clb_moe_plan_make(clb_moe_plan *plan, void *memory, int32_t n, int32_t k, int32_t n_experts, const int32_t *ids,
-                       const float *weights, int32_t *cursor);
+void clb_moe_plan_make(clb_moe_plan *plan, void *memory, int32_t n, int32_t k, int32_t n_experts,
+                       const int32_t *ids, const float *weights, int32_t *cursor);
 
 /* One whole step: x[row] += sum of weight * expert(h[row]), plus the shared expert. */
 int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const float *h, const int32_t *ids,
                     const float *weights, int32_t n, float *x, const clb_error *error);
 
 /* Announces the experts of a plan from number `from` on, in ascending order. */
-int32_t clb_moe_announce(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan, int32_t from,
-                         const clb_error *error);
+int32_t clb_moe_announce(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
+                         int32_t from, const clb_error *error);
 /* Computes the next few announced experts and adds them to sum [n][hidden]. *next becomes the number
  * of the first expert not yet done; plan->n_experts when all are. */
-int32_t clb_moe_group(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan, const float *h,
-                      float *sum, int32_t *next, const clb_error *error);
+int32_t clb_moe_group(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
+                      const float *h, float *sum, int32_t *next, const clb_error *error);
 /* x[row] += sum[row] + shared expert(h[row]) for n rows. Changes sum. */
-int32_t clb_moe_finish(colibri_engine *engine, const clb_moe_layer *layer, const float *h, float *sum, int32_t n, float *x,
-                       const clb_error *error);
+int32_t clb_moe_finish(colibri_engine *engine, const clb_moe_layer *layer, const float *h, float *sum,
+                       int32_t n, float *x, const clb_error *error);
 
 #endif

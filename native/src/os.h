@@ -6,8 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Zeroed memory, 64-byte aligned, from 4 KB on page-aligned; from 2 MB on it is 2 MB aligned and asks for huge pages
- * (the repacked GEMV gains 33-56 % from them). NULL when out of memory. Free with the same size. */
+/* Zeroed memory, 64-byte aligned, from 4 KB on page-aligned; from 2 MB on it is 2 MB aligned and asks for
+ * huge pages (the repacked GEMV gains 33-56 % from them). NULL when out of memory. Free with the same size.
+ */
 void *clb_os_alloc(size_t bytes);
 /* Bytes that an allocation of `bytes` really takes. */
 size_t clb_os_size(size_t bytes);

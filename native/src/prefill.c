@@ -18,20 +18,23 @@
 #include "moe.h"
 #include "os.h"
 
-int32_t colibri_prefill_start(colibri_session *session, const int32_t *tokens, int32_t n, float *logits, char *err,
-                              size_t err_len)
+int32_t colibri_prefill_start(colibri_session *session, const int32_t *tokens, int32_t n, float *logits,
+                              char *err, size_t err_len)
 {
     clb_error error = {err, err_len};
     if (session == NULL || tokens == NULL || n < 1)
         return clb_fail(&error, COLIBRI_ERROR_INVALID, "a prefill needs a session and at least one token");
     if (session->pending > 0)
-        return clb_fail(&error, COLIBRI_ERROR_INVALID, "the session has an unfinished prefill; finish, cancel or truncate it first");
+        return clb_fail(&error, COLIBRI_ERROR_INVALID,
+                        "the session has an unfinished prefill; finish, cancel or truncate it first");
     colibri_engine *engine = session->engine;
     int32_t status = clb_check_tokens(engine, tokens, n, &error);
     if (status != COLIBRI_OK)
         return status;
     if (n > engine->context - session->length)
-        return clb_fail(&error, COLIBRI_ERROR_CONTEXT, "%" PRId32 " tokens do not fit: the context holds %" PRId32 ", %" PRId32 " are in use",
+        return clb_fail(&error, COLIBRI_ERROR_CONTEXT,
+                        "%" PRId32 " tokens do not fit: the context holds %" PRId32 ", %" PRId32
+                        " are in use",
                         n, engine->context, session->length);
     memcpy(session->tokens + session->length, tokens, (size_t)n * sizeof *tokens);
     session->pending = n;
@@ -69,7 +72,8 @@ static void lay_out(const colibri_engine *engine, clb_chunk *chunk, uint8_t *bas
         chunk->sum = carve(base, &used, n * (size_t)g->hidden * sizeof(float));
         chunk->ids = carve(base, &used, n * k * sizeof(int32_t));
         chunk->weights = carve(base, &used, n * k * sizeof(float));
-        chunk->plan_memory = carve(base, &used, clb_moe_plan_bytes(chunk->n, g->experts_per_token, g->n_experts));
+        chunk->plan_memory =
+            carve(base, &used, clb_moe_plan_bytes(chunk->n, g->experts_per_token, g->n_experts));
         chunk->cursor = carve(base, &used, (size_t)g->n_experts * sizeof(int32_t));
         chunk->plan = carve(base, &used, sizeof *chunk->plan);
     }
@@ -79,7 +83,8 @@ static void lay_out(const colibri_engine *engine, clb_chunk *chunk, uint8_t *bas
 int64_t clb_step_bytes(const colibri_engine *engine)
 {
     const colibri_geometry *g = &engine->geometry;
-    clb_chunk chunk = {.n = engine->prefill_chunk < engine->context ? engine->prefill_chunk : engine->context};
+    clb_chunk chunk = {.n =
+                           engine->prefill_chunk < engine->context ? engine->prefill_chunk : engine->context};
     lay_out(engine, &chunk, NULL);
     int64_t rows = chunk.n < PHASE_ROWS ? chunk.n : PHASE_ROWS;
     int64_t experts = g->n_experts > 0 ? 2 * rows * (2 * (int64_t)g->expert_ffn + g->hidden) : 0;
@@ -107,7 +112,8 @@ static int32_t start_chunk(colibri_session *session, const clb_error *error)
     chunk->memory = clb_os_alloc(chunk->bytes);
     if (chunk->memory == NULL) {
         memset(chunk, 0, sizeof *chunk);
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for a prefill chunk of %" PRId32 " tokens", n);
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for a prefill chunk of %" PRId32 " tokens",
+                        n);
     }
     lay_out(engine, chunk, chunk->memory);
     clb_embed(engine, session->tokens + session->length, chunk->x, n);
@@ -157,7 +163,8 @@ static int32_t run_slice(colibri_session *session, const clb_error *error)
         status = engine->family->attention(engine, &rows, layer, error);
         break;
     case PHASE_MLP:
-        status = sparse ? engine->family->route(engine, &rows, layer, chunk->h + at, chunk->ids + choice, chunk->weights + choice, error)
+        status = sparse ? engine->family->route(engine, &rows, layer, chunk->h + at, chunk->ids + choice,
+                                                chunk->weights + choice, error)
                         : engine->family->mlp(engine, &rows, layer, error);
         break;
     case PHASE_EXPERTS:
@@ -185,8 +192,8 @@ static int32_t run_slice(colibri_session *session, const clb_error *error)
     if (chunk->phase == PHASE_ATTEND) {
         next_phase(chunk, PHASE_MLP);
     } else if (chunk->phase == PHASE_MLP && sparse) {
-        clb_moe_plan_make(chunk->plan, chunk->plan_memory, chunk->n, g->experts_per_token, g->n_experts, chunk->ids, chunk->weights,
-                          chunk->cursor);
+        clb_moe_plan_make(chunk->plan, chunk->plan_memory, chunk->n, g->experts_per_token, g->n_experts,
+                          chunk->ids, chunk->weights, chunk->cursor);
         memset(chunk->sum, 0, (size_t)chunk->n * (size_t)g->hidden * sizeof *chunk->sum);
         next_phase(chunk, PHASE_EXPERTS);
         status = clb_moe_announce(engine, &moe, chunk->plan, 0, error);
@@ -214,14 +221,17 @@ static int32_t run_head(colibri_session *session, const clb_error *error)
     if (all != NULL)
         all += (int64_t)(session->total - session->pending) * g->vocab;
     int32_t row = all != NULL || engine->drafts > 0 ? 0 : n - 1;
-    for (; row < n && (all != NULL || engine->drafts > 0 || last) && status == COLIBRI_OK; row += PHASE_ROWS) {
+    for (; row < n && (all != NULL || engine->drafts > 0 || last) && status == COLIBRI_OK;
+         row += PHASE_ROWS) {
         int32_t rows = n - row < PHASE_ROWS ? n - row : PHASE_ROWS, ends = row + rows == n;
         clb_run run;
         clb_batch batch = chunk_rows(session, &run, row, rows);
         clb_scratch_reset(&engine->scratch);
         atomic_store(&engine->bad_layer, INT32_MAX);
-        float *normed = engine->drafts > 0 ? chunk->h + (int64_t)row * g->hidden
-                                           : clb_scratch_get(&engine->scratch, (size_t)rows * (size_t)g->hidden * sizeof *normed);
+        float *normed =
+            engine->drafts > 0
+                ? chunk->h + (int64_t)row * g->hidden
+                : clb_scratch_get(&engine->scratch, (size_t)rows * (size_t)g->hidden * sizeof *normed);
         if (normed == NULL)
             return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the logits");
         clb_norm_rows(engine, normed, batch.x, engine->final_norm, rows, g->hidden, g->norm_eps, g->n_layers);
@@ -242,7 +252,8 @@ static int32_t start_drafts(colibri_session *session, int32_t *rows, const clb_e
 {
     colibri_engine *engine = session->engine;
     clb_chunk *chunk = &session->chunk;
-    int32_t hidden = engine->geometry.hidden, n = chunk->n, before = session->n_hidden > 0, status = COLIBRI_OK;
+    int32_t hidden = engine->geometry.hidden, n = chunk->n, before = session->n_hidden > 0,
+            status = COLIBRI_OK;
     int32_t m = before ? n : n - 1;
     /* h holds hidden states of positions length .. length+n-1. Keep the last, put the one before the
      * chunk in front. */
@@ -252,7 +263,8 @@ static int32_t start_drafts(colibri_session *session, int32_t *rows, const clb_e
     memcpy(last, chunk->h + (int64_t)(n - 1) * hidden, (size_t)hidden * sizeof *last);
     if (before) {
         memmove(chunk->h + hidden, chunk->h, (size_t)(n - 1) * (size_t)hidden * sizeof *chunk->h);
-        memcpy(chunk->h, session->hidden + (int64_t)(session->n_hidden - 1) * hidden, (size_t)hidden * sizeof *chunk->h);
+        memcpy(chunk->h, session->hidden + (int64_t)(session->n_hidden - 1) * hidden,
+               (size_t)hidden * sizeof *chunk->h);
     }
     session->n_hidden = 0;
     clb_draft_keep(session, last, 1);
@@ -261,7 +273,8 @@ static int32_t start_drafts(colibri_session *session, int32_t *rows, const clb_e
     for (int32_t row = 0; row < m && status == COLIBRI_OK; row += PHASE_ROWS) {
         int32_t part = m - row < PHASE_ROWS ? m - row : PHASE_ROWS;
         clb_scratch_reset(&engine->scratch);
-        status = engine->family->draft_input(engine, session->tokens + first + row + 1, chunk->h + (int64_t)row * hidden, part,
+        status = engine->family->draft_input(engine, session->tokens + first + row + 1,
+                                             chunk->h + (int64_t)row * hidden, part,
                                              chunk->x + (int64_t)row * hidden, error);
     }
     chunk->n = m;
@@ -316,8 +329,8 @@ static int32_t resume_experts(colibri_session *session, const clb_error *error)
     return clb_moe_announce(session->engine, &moe, chunk->plan, chunk->expert, error);
 }
 
-int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_prefill_progress *progress, char *err,
-                             size_t err_len)
+int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_prefill_progress *progress,
+                             char *err, size_t err_len)
 {
     clb_error error = {err, err_len};
     if (session == NULL || session->pending == 0)
@@ -327,8 +340,9 @@ int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_p
     int32_t n_layers = engine->geometry.n_layers, status = resume_experts(session, &error);
     while (status == COLIBRI_OK) {
         if (atomic_exchange(&session->cancel, 0)) {
-            status = clb_fail(&error, COLIBRI_ERROR_CANCELLED, "cancelled after %" PRId32 " of %" PRId32 " tokens",
-                              session->total - session->pending, session->total);
+            status =
+                clb_fail(&error, COLIBRI_ERROR_CANCELLED, "cancelled after %" PRId32 " of %" PRId32 " tokens",
+                         session->total - session->pending, session->total);
             break;
         }
         if (session->chunk.n == 0)
@@ -342,13 +356,12 @@ int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_p
     }
     clb_store_forget(&engine->store);
     if (progress != NULL)
-        *progress = (colibri_prefill_progress){status == COLIBRI_OK && session->pending == 0, session->total - session->pending,
-                                               session->total, session->chunk.layer < n_layers ? session->chunk.layer : n_layers,
-                                               n_layers};
+        *progress = (colibri_prefill_progress){
+            status == COLIBRI_OK && session->pending == 0, session->total - session->pending, session->total,
+            session->chunk.layer < n_layers ? session->chunk.layer : n_layers, n_layers};
     if (status != COLIBRI_OK)
         clb_session_drop_pending(session);
     else if (session->pending == 0)
         session->all_logits = NULL;
     return status;
 }
-

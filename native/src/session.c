@@ -31,7 +31,8 @@ int32_t colibri_session_create(colibri_engine *engine, colibri_session **out, ch
             free(session->blocks);
         }
         free(session);
-        return clb_fail(&error, COLIBRI_ERROR_MEMORY, "no memory for a session of %" PRId32 " tokens", engine->context);
+        return clb_fail(&error, COLIBRI_ERROR_MEMORY, "no memory for a session of %" PRId32 " tokens",
+                        engine->context);
     }
     atomic_fetch_add(&engine->sessions, 1);
     *out = session;
@@ -55,16 +56,19 @@ static void free_blocks(colibri_session *session, int32_t keep)
 int32_t clb_session_reserve(colibri_session *session, int32_t length, const clb_error *error)
 {
     colibri_engine *engine = session->engine;
-    int64_t bytes = (int64_t)clb_os_size((size_t)engine->kv.block_bytes), budget = engine->options.memory_budget;
+    int64_t bytes = (int64_t)clb_os_size((size_t)engine->kv.block_bytes),
+            budget = engine->options.memory_budget;
     int32_t want = (length + CLB_SPAN - 1) / CLB_SPAN, had = session->n_blocks;
     while (session->n_blocks < want) {
         int64_t held = engine->region_bytes[0] + engine->region_bytes[1] + engine->store.slot_bytes +
                        atomic_load(&engine->kv_bytes);
-        uint8_t *block = budget > 0 && held + bytes > budget ? NULL : clb_os_alloc((size_t)engine->kv.block_bytes);
+        uint8_t *block =
+            budget > 0 && held + bytes > budget ? NULL : clb_os_alloc((size_t)engine->kv.block_bytes);
         if (block == NULL) {
             free_blocks(session, had);
             return clb_fail(error, COLIBRI_ERROR_MEMORY,
-                            "no memory for the context: %" PRId32 " tokens need %.1f MB of KV; use a smaller context or close "
+                            "no memory for the context: %" PRId32
+                            " tokens need %.1f MB of KV; use a smaller context or close "
                             "other sessions",
                             length, (double)want * (double)bytes / 1e6);
         }
@@ -128,8 +132,9 @@ int32_t colibri_session_truncate(colibri_session *session, int32_t length, char 
     if (session == NULL)
         return clb_fail(&error, COLIBRI_ERROR_INVALID, "no session");
     if (length < 0 || length > session->length)
-        return clb_fail(&error, COLIBRI_ERROR_INVALID, "cannot truncate to %" PRId32 ": the session holds %" PRId32 " tokens",
-                        length, session->length);
+        return clb_fail(&error, COLIBRI_ERROR_INVALID,
+                        "cannot truncate to %" PRId32 ": the session holds %" PRId32 " tokens", length,
+                        session->length);
     clb_session_drop_pending(session);
     session->length = length;
     clb_draft_truncate(session, length);
@@ -137,11 +142,13 @@ int32_t colibri_session_truncate(colibri_session *session, int32_t length, char 
     return COLIBRI_OK;
 }
 
-int32_t clb_check_tokens(const colibri_engine *engine, const int32_t *tokens, int32_t n, const clb_error *error)
+int32_t clb_check_tokens(const colibri_engine *engine, const int32_t *tokens, int32_t n,
+                         const clb_error *error)
 {
     for (int32_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= engine->geometry.vocab)
-            return clb_fail(error, COLIBRI_ERROR_INVALID, "token %" PRId32 " at index %" PRId32 " is outside the vocabulary of %" PRId32,
+            return clb_fail(error, COLIBRI_ERROR_INVALID,
+                            "token %" PRId32 " at index %" PRId32 " is outside the vocabulary of %" PRId32,
                             tokens[i], i, engine->geometry.vocab);
     return COLIBRI_OK;
 }
@@ -169,7 +176,8 @@ float *clb_session_logit_rows(colibri_session *session, int32_t rows)
 {
     session->n_logits = 0;
     if (rows > session->logit_rows) {
-        float *grown = realloc(session->logits, (size_t)rows * (size_t)session->engine->geometry.vocab * sizeof *grown);
+        float *grown =
+            realloc(session->logits, (size_t)rows * (size_t)session->engine->geometry.vocab * sizeof *grown);
         if (grown == NULL)
             return NULL;
         session->logits = grown;
@@ -196,12 +204,13 @@ static const float *need_logits(const colibri_session *session, int32_t length, 
 {
     const float *logits = session == NULL ? NULL : clb_session_logits_at(session, length);
     if (logits == NULL)
-        clb_fail(error, COLIBRI_ERROR_INVALID, "the session has no logits at length %" PRId32 ": append a token first", length);
+        clb_fail(error, COLIBRI_ERROR_INVALID,
+                 "the session has no logits at length %" PRId32 ": append a token first", length);
     return logits;
 }
 
-int32_t colibri_session_sample_at(colibri_session *session, int32_t length, const colibri_sampling *sampling, int32_t *token,
-                                  char *err, size_t err_len)
+int32_t colibri_session_sample_at(colibri_session *session, int32_t length, const colibri_sampling *sampling,
+                                  int32_t *token, char *err, size_t err_len)
 {
     clb_error error = {err, err_len};
     const float *logits = need_logits(session, length, &error);
@@ -209,7 +218,8 @@ int32_t colibri_session_sample_at(colibri_session *session, int32_t length, cons
         return COLIBRI_ERROR_INVALID;
     if (sampling == NULL || token == NULL || sampling->struct_size < sizeof *sampling)
         return clb_fail(&error, COLIBRI_ERROR_INVALID, "sampling parameters missing");
-    if (!(sampling->temperature >= 0 && sampling->temperature <= 100) || !(sampling->top_p > 0 && sampling->top_p <= 1))
+    if (!(sampling->temperature >= 0 && sampling->temperature <= 100) ||
+        !(sampling->top_p > 0 && sampling->top_p <= 1))
         return clb_fail(&error, COLIBRI_ERROR_INVALID, "temperature must lie in 0..100 and top_p in (0, 1]");
     const colibri_geometry *g = &session->engine->geometry;
     *token = clb_sample(logits, g->vocab, g->vocab_used, sampling, length);
@@ -218,20 +228,22 @@ int32_t colibri_session_sample_at(colibri_session *session, int32_t length, cons
     return COLIBRI_OK;
 }
 
-int32_t colibri_session_sample(colibri_session *session, const colibri_sampling *sampling, int32_t *token, char *err,
-                               size_t err_len)
+int32_t colibri_session_sample(colibri_session *session, const colibri_sampling *sampling, int32_t *token,
+                               char *err, size_t err_len)
 {
     return colibri_session_sample_at(session, colibri_session_length(session), sampling, token, err, err_len);
 }
 
-int32_t colibri_session_logits(const colibri_session *session, float *out, int32_t n, char *err, size_t err_len)
+int32_t colibri_session_logits(const colibri_session *session, float *out, int32_t n, char *err,
+                               size_t err_len)
 {
     clb_error error = {err, err_len};
     const float *logits = need_logits(session, colibri_session_length(session), &error);
     if (logits == NULL)
         return COLIBRI_ERROR_INVALID;
     if (out == NULL || n != session->engine->geometry.vocab)
-        return clb_fail(&error, COLIBRI_ERROR_INVALID, "the logits are %" PRId32 " floats", session->engine->geometry.vocab);
+        return clb_fail(&error, COLIBRI_ERROR_INVALID, "the logits are %" PRId32 " floats",
+                        session->engine->geometry.vocab);
     memcpy(out, logits, (size_t)n * sizeof *out);
     return COLIBRI_OK;
 }

@@ -9,7 +9,8 @@ int32_t clb_session_reserve(colibri_session *session, int32_t length, const clb_
 /* Forgets an unfinished prefill. */
 void clb_session_drop_pending(colibri_session *session);
 void clb_session_drop_chunk(colibri_session *session);
-int32_t clb_check_tokens(const colibri_engine *engine, const int32_t *tokens, int32_t n, const clb_error *error);
+int32_t clb_check_tokens(const colibri_engine *engine, const int32_t *tokens, int32_t n,
+                         const clb_error *error);
 /* Counts a finished piece of work, so that a watchdog sees the difference between slow and stuck. */
 void clb_note_progress(colibri_engine *engine);
 /* Tests: turns position 3 into NaN after layer 1 if that fault is planted. */
@@ -23,7 +24,8 @@ void clb_session_logits_done(colibri_session *session, int32_t rows);
 const float *clb_session_logits_at(const colibri_session *session, int32_t length);
 
 /* One whole layer over the rows of a step (decode.c). */
-int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error);
+int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t layer,
+                         const clb_error *error);
 
 /* ---- drafts (draft.c) ---- */
 /* Keeps the normed hidden states of the last `rows` tokens, whose successors may be unknown. */

@@ -23,8 +23,8 @@ int32_t clb_store_open(clb_store *store, int32_t n_layers, int32_t n_experts, co
     store->wanted = malloc(((size_t)n_experts + 1) * sizeof *store->wanted);
     store->guesses = malloc(MAX_GUESSES * sizeof *store->guesses);
     if (!store->items || !store->wanted || !store->guesses)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the list of %" PRId32 " x %" PRId32 " experts", n_layers,
-                        n_experts);
+        return clb_fail(error, COLIBRI_ERROR_MEMORY,
+                        "no memory for the list of %" PRId32 " x %" PRId32 " experts", n_layers, n_experts);
     store->n_layers = n_layers;
     store->n_experts = n_experts;
     for (int64_t i = 0; i < (int64_t)n_layers * n_experts; i++)
@@ -42,8 +42,8 @@ clb_expert *clb_store_slot(clb_store *store, int32_t layer, int32_t expert)
     return &store->items[item_number(store, layer, expert)].expert;
 }
 
-void clb_store_bind(clb_store *store, int32_t layer, int32_t expert, const clb_entry *gate, const clb_entry *up,
-                    const clb_entry *down)
+void clb_store_bind(clb_store *store, int32_t layer, int32_t expert, const clb_entry *gate,
+                    const clb_entry *up, const clb_entry *down)
 {
     clb_store_item *item = &store->items[item_number(store, layer, expert)];
     item->entries[0] = gate;
@@ -160,21 +160,24 @@ static int32_t size_classes(clb_store *store, int64_t *smallest, const clb_error
         *smallest = least;
     if (store->options.slots == 0 && store->options.cache_bytes < least)
         return clb_fail(error, COLIBRI_ERROR_MEMORY,
-                        "%.1f MB are left for the expert cache, but one expert of each size needs %.1f MB; raise the memory budget "
+                        "%.1f MB are left for the expert cache, but one expert of each size needs %.1f MB; "
+                        "raise the memory budget "
                         "or lower the context",
                         (double)store->options.cache_bytes / 1e6, (double)least / 1e6);
     for (int32_t c = 0; c < store->n_classes; c++) {
         clb_store_class *class = &store->classes[c];
-        double share = (double)store->options.cache_bytes * (double)(class->bytes * class->n_items) / (double)total;
-        int64_t slots = store->options.slots > 0 ? store->options.slots : (int64_t)(share / (double)class->bytes);
+        double share =
+            (double)store->options.cache_bytes * (double)(class->bytes * class->n_items) / (double)total;
+        int64_t slots =
+            store->options.slots > 0 ? store->options.slots : (int64_t)(share / (double)class->bytes);
         if (slots > class->n_items)
             slots = class->n_items;
         class->n_slots = slots < 1 ? 1 : (int32_t)slots;
         class->owner = malloc((size_t)class->n_slots * sizeof *class->owner);
         class->arena = clb_os_alloc((size_t)(class->bytes * class->n_slots));
         if (class->owner == NULL || class->arena == NULL)
-            return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " experts of %.1f MB", class->n_slots,
-                            (double)class->bytes / 1e6);
+            return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " experts of %.1f MB",
+                            class->n_slots, (double)class->bytes / 1e6);
         for (int32_t s = 0; s < class->n_slots; s++)
             class->owner[s] = -1;
         store->slot_bytes += class->bytes * class->n_slots;
@@ -202,8 +205,8 @@ static int32_t make_staging(clb_store *store, const clb_error *error)
     return COLIBRI_OK;
 }
 
-int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *pool, const clb_store_options *options,
-                         int64_t *smallest, const clb_error *error)
+int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *pool,
+                         const clb_store_options *options, int64_t *smallest, const clb_error *error)
 {
     store->options = *options;
     store->table = table;
@@ -215,8 +218,8 @@ int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *poo
     if (status == COLIBRI_OK)
         status = make_staging(store, error);
     if (status == COLIBRI_OK)
-        status = clb_io_open(&store->io, (const char *const *)table->paths, table->n_files, options->io_mode, options->direct,
-                             store->n_reads, error);
+        status = clb_io_open(&store->io, (const char *const *)table->paths, table->n_files, options->io_mode,
+                             options->direct, store->n_reads, error);
     return status;
 }
 
@@ -330,11 +333,13 @@ int32_t clb_store_next(clb_store *store, int32_t mode, const clb_expert **out, i
         if (n > 0 || mode == CLB_NEXT_IF_READY)
             return n;
         if (clb_io_in_flight(store->io) == 0)
-            return -clb_fail(error, COLIBRI_ERROR_MEMORY,
-                             "the expert cache has no slot left for the next expert; raise the memory budget");
+            return -clb_fail(
+                error, COLIBRI_ERROR_MEMORY,
+                "the expert cache has no slot left for the next expert; raise the memory budget");
         double start = clb_os_seconds();
         clb_store_collect(store, 1);
-        atomic_fetch_add_explicit(&store->wait_ns, (int64_t)((clb_os_seconds() - start) * 1e9), memory_order_relaxed);
+        atomic_fetch_add_explicit(&store->wait_ns, (int64_t)((clb_os_seconds() - start) * 1e9),
+                                  memory_order_relaxed);
     }
 }
 

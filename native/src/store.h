@@ -50,8 +50,8 @@ typedef struct {
 
 /* How next returns experts. */
 enum {
-    CLB_NEXT_ANY = 0,    /* as they become ready; waits for the first */
-    CLB_NEXT_ORDER = 1,  /* in the order of the request; waits */
+    CLB_NEXT_ANY = 0,     /* as they become ready; waits for the first */
+    CLB_NEXT_ORDER = 1,   /* in the order of the request; waits */
     CLB_NEXT_IF_READY = 2 /* in the order of the request; 0 if the next one is not ready yet */
 };
 
@@ -84,7 +84,7 @@ typedef struct {
     /* the request in progress */
     int32_t *wanted; /* item numbers */
     int32_t n_wanted;
-    int32_t next_wanted;  /* order modes: first not handed out */
+    int32_t next_wanted; /* order modes: first not handed out */
     int32_t n_handed;
     uint32_t n_requests;
     int32_t *guesses;
@@ -107,8 +107,8 @@ int32_t clb_store_open(clb_store *store, int32_t n_layers, int32_t n_experts, co
 /* The expert's descriptors, for binding weights while the engine opens. */
 clb_expert *clb_store_slot(clb_store *store, int32_t layer, int32_t expert);
 /* Where its matrices lie; the table must outlive a streaming store. */
-void clb_store_bind(clb_store *store, int32_t layer, int32_t expert, const clb_entry *gate, const clb_entry *up,
-                    const clb_entry *down);
+void clb_store_bind(clb_store *store, int32_t layer, int32_t expert, const clb_entry *gate,
+                    const clb_entry *up, const clb_entry *down);
 /* Packed bytes of all experts, of the largest slot, and of the staging buffers a streaming store needs. */
 int64_t clb_store_total_bytes(const clb_store *store);
 int64_t clb_store_largest_slot(const clb_store *store);
@@ -117,8 +117,8 @@ int64_t clb_store_staging_bytes(const clb_store *store);
 int32_t clb_store_slots(const clb_store *store);
 /* Turns to streaming. `smallest` (may be NULL) receives the cache bytes that would just do when the
  * given ones are too few. */
-int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *pool, const clb_store_options *options,
-                         int64_t *smallest, const clb_error *error);
+int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *pool,
+                         const clb_store_options *options, int64_t *smallest, const clb_error *error);
 
 /* Announces n different experts of a layer; `rows` tells how many tokens share the request (1 per
  * decoded sequence, a chunk's length in prefill). */

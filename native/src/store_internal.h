@@ -7,29 +7,29 @@
 enum { ITEM_ABSENT, ITEM_READING, ITEM_READY };
 
 typedef struct clb_store_item {
-    clb_expert expert; /* first: what is leased is a pointer to it */
+    clb_expert expert;           /* first: what is leased is a pointer to it */
     const clb_entry *entries[3]; /* gate, up, down */
     clb_heat heat;
     uint32_t uses;
     int32_t class_index;
-    int32_t slot;    /* in its class, -1 = none */
+    int32_t slot; /* in its class, -1 = none */
     int32_t state;
     int32_t leases;
-    int32_t pending; /* reads outstanding */
-    int32_t failed;  /* one of them failed */
-    int32_t wanted;  /* part of the request and not handed out */
-    int32_t guessed; /* read on a guess and not asked for yet */
+    int32_t pending;  /* reads outstanding */
+    int32_t failed;   /* one of them failed */
+    int32_t wanted;   /* part of the request and not handed out */
+    int32_t guessed;  /* read on a guess and not asked for yet */
     uint32_t request; /* the request during which its read started */
     uint8_t *staging;
 } clb_store_item;
 
 typedef struct clb_store_class {
-    int64_t bytes;   /* of a slot, a multiple of CLB_IO_ALIGN */
+    int64_t bytes; /* of a slot, a multiple of CLB_IO_ALIGN */
     int64_t n_items;
-    int32_t direct;  /* 1 = every expert of it is one aligned packed range */
+    int32_t direct; /* 1 = every expert of it is one aligned packed range */
     int32_t n_slots;
-    int32_t n_used;  /* slots [0, n_used) have had an owner */
-    int32_t *owner;  /* [n_slots] item or -1 */
+    int32_t n_used; /* slots [0, n_used) have had an owner */
+    int32_t *owner; /* [n_slots] item or -1 */
     uint8_t *arena;
 } clb_store_class;
 

@@ -15,8 +15,9 @@ typedef struct {
 static void sort_spans(span *spans, int32_t n)
 {
     for (int32_t i = 1; i < n; i++)
-        for (int32_t j = i; j > 0 && (spans[j].file < spans[j - 1].file ||
-                                      (spans[j].file == spans[j - 1].file && spans[j].offset < spans[j - 1].offset));
+        for (int32_t j = i;
+             j > 0 && (spans[j].file < spans[j - 1].file ||
+                       (spans[j].file == spans[j - 1].file && spans[j].offset < spans[j - 1].offset));
              j--) {
             span t = spans[j];
             spans[j] = spans[j - 1];
@@ -38,7 +39,8 @@ int32_t clb_item_ranges(const clb_store_item *item, clb_range out[CLB_MAX_RANGES
     for (int32_t i = 0; i < n; i++) {
         clb_range *last = ranges > 0 ? &out[ranges - 1] : NULL;
         /* A gap smaller than a page costs nothing: the page is read anyway. */
-        if (last != NULL && last->file == spans[i].file && spans[i].offset - (last->offset + last->bytes) < CLB_IO_ALIGN) {
+        if (last != NULL && last->file == spans[i].file &&
+            spans[i].offset - (last->offset + last->bytes) < CLB_IO_ALIGN) {
             last->bytes = spans[i].offset + spans[i].bytes - last->offset;
             continue;
         }
@@ -85,7 +87,8 @@ static int32_t latest_wanted(const clb_store *store, int32_t class_index, int32_
 {
     for (int32_t i = store->n_wanted - 1; i > order; i--) {
         const clb_store_item *item = &store->items[store->wanted[i]];
-        if (item->class_index == class_index && item->wanted && item->state == ITEM_READY && item->leases == 0)
+        if (item->class_index == class_index && item->wanted && item->state == ITEM_READY &&
+            item->leases == 0)
             return item->slot;
     }
     return -1;
@@ -105,8 +108,8 @@ static int32_t take_slot(clb_store *store, int32_t class_index, int32_t order)
         const clb_store_item *item = &store->items[class->owner[s]];
         if (item->state != ITEM_READY || item->leases > 0 || item->wanted)
             continue;
-        if (best < 0 || clb_heat_compare(item->heat, class->owner[s], store->items[class->owner[best]].heat, class->owner[best],
-                                         store->step) < 0)
+        if (best < 0 || clb_heat_compare(item->heat, class->owner[s], store->items[class->owner[best]].heat,
+                                         class->owner[best], store->step) < 0)
             best = s;
     }
     if (best < 0 && !guess)
@@ -153,18 +156,22 @@ static void pack_part(void *context, int chunk, int worker)
         int32_t b0 = at * a->step, b1 = b0 + a->step < w->n_blocks ? b0 + a->step : w->n_blocks;
         uint8_t *out = (uint8_t *)(uintptr_t)w->data;
         if (a->packed[i])
-            memcpy(out + b0 * w->block_bytes, a->data[i] + b0 * w->block_bytes, (size_t)((b1 - b0) * w->block_bytes));
+            memcpy(out + b0 * w->block_bytes, a->data[i] + b0 * w->block_bytes,
+                   (size_t)((b1 - b0) * w->block_bytes));
         else
             clb_weight_pack(w, a->data[i], a->scales[i], out, b0, b1);
         return;
     }
 }
 
-static const uint8_t *in_staging(const clb_store_item *item, const clb_range *ranges, int32_t n, int32_t file, int64_t offset)
+static const uint8_t *in_staging(const clb_store_item *item, const clb_range *ranges, int32_t n, int32_t file,
+                                 int64_t offset)
 {
     for (int32_t i = 0; i < n; i++)
-        if (ranges[i].file == file && offset >= ranges[i].offset && offset < ranges[i].offset + ranges[i].bytes)
-            return item->staging + ranges[i].at + ranges[i].offset % CLB_IO_ALIGN + (offset - ranges[i].offset);
+        if (ranges[i].file == file && offset >= ranges[i].offset &&
+            offset < ranges[i].offset + ranges[i].bytes)
+            return item->staging + ranges[i].at + ranges[i].offset % CLB_IO_ALIGN +
+                   (offset - ranges[i].offset);
     return NULL;
 }
 
@@ -242,11 +249,13 @@ int clb_store_start_read(clb_store *store, int32_t number, int32_t order)
     for (int32_t i = 0; i < n; i++) {
         int32_t read = free_read(store);
         store->reads[read].item = number;
-        clb_io_request request = {ranges[i].file, read, ranges[i].offset, ranges[i].bytes, target + ranges[i].at};
+        clb_io_request request = {ranges[i].file, read, ranges[i].offset, ranges[i].bytes,
+                                  target + ranges[i].at};
         clb_error silent = {NULL, 0};
         if (clb_io_submit(store->io, &request, &silent) != COLIBRI_OK) {
             store->reads[read].item = -1;
-            store->failure = (clb_io_completion){.tag = read, .status = COLIBRI_ERROR_IO, .file = ranges[i].file, .offset = ranges[i].offset};
+            store->failure = (clb_io_completion){
+                .tag = read, .status = COLIBRI_ERROR_IO, .file = ranges[i].file, .offset = ranges[i].offset};
             item->failed = 1;
             item->pending--;
         }

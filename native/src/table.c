@@ -51,16 +51,17 @@ const clb_entry *clb_table_find(const clb_table *table, const char *name)
     return &table->entries[table->slots[slot]];
 }
 
-static int32_t check_range(const clb_table *table, const char *name, const char *what, int32_t file, int64_t offset,
-                           int64_t bytes, const clb_error *error)
+static int32_t check_range(const clb_table *table, const char *name, const char *what, int32_t file,
+                           int64_t offset, int64_t bytes, const clb_error *error)
 {
     if (file < 0 || file >= table->n_files)
-        return clb_fail(error, COLIBRI_ERROR_FORMAT, "tensor %s: %s refers to file %" PRId32 " of %" PRId32, name, what,
-                        file, table->n_files);
+        return clb_fail(error, COLIBRI_ERROR_FORMAT, "tensor %s: %s refers to file %" PRId32 " of %" PRId32,
+                        name, what, file, table->n_files);
     if (offset < 0 || bytes < 0 || offset > table->sizes[file] || bytes > table->sizes[file] - offset)
         return clb_fail(error, COLIBRI_ERROR_FORMAT,
                         "%s: tensor %s: %s at offset %" PRId64 ", %" PRId64
-                        " bytes, leaves the file of %" PRId64 " bytes; the file is truncated or not the one described: "
+                        " bytes, leaves the file of %" PRId64
+                        " bytes; the file is truncated or not the one described: "
                         "verify or download it again",
                         table->paths[file], name, what, offset, bytes, table->sizes[file]);
     return COLIBRI_OK;
@@ -84,7 +85,8 @@ static int32_t check_entry(const clb_entry *entry, const clb_error *error)
         want = clb_plain_bytes(t->format, t->rows, t->cols);
         want_scales = clb_scale_bytes(t->format, t->group, t->rows, t->cols);
     } else {
-        return clb_fail(error, COLIBRI_ERROR_FORMAT, "tensor %s: unknown layout %" PRId32, entry->name, t->layout);
+        return clb_fail(error, COLIBRI_ERROR_FORMAT, "tensor %s: unknown layout %" PRId32, entry->name,
+                        t->layout);
     }
     if (t->bytes != want)
         return clb_fail(error, COLIBRI_ERROR_FORMAT,
@@ -93,8 +95,8 @@ static int32_t check_entry(const clb_entry *entry, const clb_error *error)
                         entry->name, t->rows, t->cols, t->format, want, t->bytes);
     if ((want_scales > 0) != (t->scale_file >= 0) || (want_scales > 0 && t->scale_bytes != want_scales))
         return clb_fail(error, COLIBRI_ERROR_FORMAT,
-                        "tensor %s: %" PRId64 " bytes of scales expected, the table says %" PRId64, entry->name,
-                        want_scales, t->scale_file >= 0 ? t->scale_bytes : 0);
+                        "tensor %s: %" PRId64 " bytes of scales expected, the table says %" PRId64,
+                        entry->name, want_scales, t->scale_file >= 0 ? t->scale_bytes : 0);
     return COLIBRI_OK;
 }
 
@@ -135,7 +137,8 @@ static int32_t check_overlaps(const clb_table *table, const clb_error *error)
 static int32_t open_files(clb_table *table, const char *const *paths, int32_t n_paths, const clb_error *error)
 {
     if (n_paths < 0 || n_paths > MAX_FILES)
-        return clb_fail(error, COLIBRI_ERROR_INVALID, "%" PRId32 " files: at most %d are supported", n_paths, MAX_FILES);
+        return clb_fail(error, COLIBRI_ERROR_INVALID, "%" PRId32 " files: at most %d are supported", n_paths,
+                        MAX_FILES);
     table->files = malloc((size_t)(n_paths + 1) * sizeof *table->files);
     table->paths = calloc((size_t)n_paths + 1, sizeof *table->paths);
     table->sizes = calloc((size_t)n_paths + 1, sizeof *table->sizes);
@@ -157,7 +160,8 @@ static int32_t open_files(clb_table *table, const char *const *paths, int32_t n_
     return COLIBRI_OK;
 }
 
-static int32_t copy_entries(clb_table *table, const colibri_tensor *tensors, int64_t n, const clb_error *error)
+static int32_t copy_entries(clb_table *table, const colibri_tensor *tensors, int64_t n,
+                            const clb_error *error)
 {
     if (n < 0 || n > MAX_TENSORS || (n > 0 && tensors == NULL))
         return clb_fail(error, COLIBRI_ERROR_INVALID, "a table of %" PRId64 " tensors is not supported", n);
@@ -165,8 +169,8 @@ static int32_t copy_entries(clb_table *table, const colibri_tensor *tensors, int
     for (int64_t i = 0; i < n; i++) {
         size_t length = tensors[i].name ? strnlen(tensors[i].name, MAX_NAME + 1) : 0;
         if (length == 0 || length > MAX_NAME)
-            return clb_fail(error, COLIBRI_ERROR_FORMAT, "tensor %" PRId64 ": name missing or longer than %d bytes", i,
-                            MAX_NAME);
+            return clb_fail(error, COLIBRI_ERROR_FORMAT,
+                            "tensor %" PRId64 ": name missing or longer than %d bytes", i, MAX_NAME);
         blob += length + 1;
     }
     table->n_slots = 16;
@@ -197,8 +201,8 @@ static int32_t copy_entries(clb_table *table, const colibri_tensor *tensors, int
     return COLIBRI_OK;
 }
 
-int32_t clb_table_open(clb_table *table, const char *const *paths, int32_t n_paths, const colibri_tensor *tensors,
-                       int64_t n, const clb_error *error)
+int32_t clb_table_open(clb_table *table, const char *const *paths, int32_t n_paths,
+                       const colibri_tensor *tensors, int64_t n, const clb_error *error)
 {
     memset(table, 0, sizeof *table);
     int32_t status = open_files(table, paths, n_paths, error);
@@ -209,7 +213,8 @@ int32_t clb_table_open(clb_table *table, const char *const *paths, int32_t n_pat
         status = check_entry(entry, error);
         if (status != COLIBRI_OK || n_paths == 0)
             continue;
-        status = check_range(table, entry->name, "data", entry->t.file, entry->t.offset, entry->t.bytes, error);
+        status =
+            check_range(table, entry->name, "data", entry->t.file, entry->t.offset, entry->t.bytes, error);
         if (status == COLIBRI_OK && entry->t.scale_file >= 0)
             status = check_range(table, entry->name, "scales", entry->t.scale_file, entry->t.scale_offset,
                                  entry->t.scale_bytes, error);
@@ -237,8 +242,8 @@ void clb_table_close(clb_table *table)
     memset(table, 0, sizeof *table);
 }
 
-int32_t clb_table_read(const clb_table *table, const clb_entry *entry, int scales, int64_t skip, int64_t bytes,
-                       void *out, const clb_error *error)
+int32_t clb_table_read(const clb_table *table, const clb_entry *entry, int scales, int64_t skip,
+                       int64_t bytes, void *out, const clb_error *error)
 {
     int32_t file = scales ? entry->t.scale_file : entry->t.file;
     int64_t offset = (scales ? entry->t.scale_offset : entry->t.offset) + skip;
@@ -248,9 +253,10 @@ int32_t clb_table_read(const clb_table *table, const clb_entry *entry, int scale
         return COLIBRI_OK;
     if (got < 0)
         return clb_fail(error, COLIBRI_ERROR_IO,
-                        "%s: reading %" PRId64 " bytes at offset %" PRId64 " (tensor %s) failed: %s%s", table->paths[file],
-                        bytes, offset, entry->name, strerror(errno),
-                        errno == EIO ? "; this is a device or mount problem, do not download the file again" : "");
+                        "%s: reading %" PRId64 " bytes at offset %" PRId64 " (tensor %s) failed: %s%s",
+                        table->paths[file], bytes, offset, entry->name, strerror(errno),
+                        errno == EIO ? "; this is a device or mount problem, do not download the file again"
+                                     : "");
     return clb_fail(error, COLIBRI_ERROR_IO,
                     "%s: tensor %s: wanted %" PRId64 " bytes at offset %" PRId64 ", got %" PRId64
                     "; the file became shorter while it was open",

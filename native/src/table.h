@@ -28,13 +28,13 @@ typedef struct {
 } clb_table;
 
 /* With n_paths = 0 the spans are not compared with files (planning). */
-int32_t clb_table_open(clb_table *table, const char *const *paths, int32_t n_paths, const colibri_tensor *tensors,
-                       int64_t n, const clb_error *error);
+int32_t clb_table_open(clb_table *table, const char *const *paths, int32_t n_paths,
+                       const colibri_tensor *tensors, int64_t n, const clb_error *error);
 void clb_table_close(clb_table *table);
 /* NULL if there is none. */
 const clb_entry *clb_table_find(const clb_table *table, const char *name);
 /* Reads `bytes` of an entry's data (or scale span) from `skip` on. Names file and offset on failure. */
-int32_t clb_table_read(const clb_table *table, const clb_entry *entry, int scales, int64_t skip, int64_t bytes,
-                       void *out, const clb_error *error);
+int32_t clb_table_read(const clb_table *table, const clb_entry *entry, int scales, int64_t skip,
+                       int64_t bytes, void *out, const clb_error *error);
 
 #endif

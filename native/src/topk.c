@@ -78,7 +78,8 @@ void clb_topk(const float *scores, int32_t n, int32_t k, int32_t *out)
     if (k <= 0)
         return;
     int32_t equals;
-    uint32_t limit = (int64_t)n * k <= SMALL_WORK ? threshold_small(scores, n, k, &equals) : threshold(scores, n, k, &equals);
+    uint32_t limit = (int64_t)n * k <= SMALL_WORK ? threshold_small(scores, n, k, &equals)
+                                                  : threshold(scores, n, k, &equals);
     int32_t m = 0;
     for (int32_t i = 0; i < n && m < k; i++) {
         uint32_t key = order_of(scores[i]);

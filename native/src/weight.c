@@ -274,8 +274,8 @@ static int32_t row_words(const clb_weight *w, const uint8_t *row, int32_t first,
         uint8_t bytes[MAX_SEG] = {0};
         memcpy(bytes, row + first, (size_t)n);
         for (int32_t j = 0; j < seg / 4; j++) /* columns 0 2 1 3: see weight.h */
-            words[j] = (uint32_t)bytes[4 * j] | (uint32_t)bytes[4 * j + 2] << 8 | (uint32_t)bytes[4 * j + 1] << 16 |
-                       (uint32_t)bytes[4 * j + 3] << 24;
+            words[j] = (uint32_t)bytes[4 * j] | (uint32_t)bytes[4 * j + 2] << 8 |
+                       (uint32_t)bytes[4 * j + 1] << 16 | (uint32_t)bytes[4 * j + 3] << 24;
         return seg / 4;
     }
     case COLIBRI_FORMAT_I4_ROW:
@@ -487,7 +487,8 @@ void clb_weight_row(const clb_weight *w, int32_t row, float *out)
                 v = (float)(nibble_at(mine, w->seg, c) - 8) * load_f16(scale + lane * 2);
                 break;
             case COLIBRI_FORMAT_Q4_1:
-                v = (float)nibble_at(mine, w->seg, c) * load_f16(scale + lane * 2) + load_f16(scale + 64 + lane * 2);
+                v = (float)nibble_at(mine, w->seg, c) * load_f16(scale + lane * 2) +
+                    load_f16(scale + 64 + lane * 2);
                 break;
             default:
                 v = (float)(*byte - 128) * load_f16(scale + lane * 2);

@@ -48,7 +48,8 @@ int32_t colibri_weight_pack(int32_t format, int32_t group, int64_t rows, int64_t
         return COLIBRI_ERROR_INVALID;
     }
     if (need_scales > 0 ? scales == NULL || scale_bytes != need_scales : scale_bytes != 0) {
-        say(err, err_len, "the scales are not colibri_weight_scale_bytes() long; pass exactly the matrix's scales");
+        say(err, err_len,
+            "the scales are not colibri_weight_scale_bytes() long; pass exactly the matrix's scales");
         return COLIBRI_ERROR_INVALID;
     }
     if (out == NULL || out_bytes != w.bytes) {
@@ -68,7 +69,8 @@ int32_t colibri_weight_unpack(int32_t format, int32_t group, int64_t rows, int64
         return COLIBRI_ERROR_INVALID;
     }
     if (packed == NULL || out == NULL || packed_bytes != w.bytes) {
-        say(err, err_len, "the packed data is not colibri_weight_packed_bytes() long; pass exactly the matrix");
+        say(err, err_len,
+            "the packed data is not colibri_weight_packed_bytes() long; pass exactly the matrix");
         return COLIBRI_ERROR_INVALID;
     }
     w.data = packed;

@@ -28,7 +28,8 @@ typedef struct {
 static int fail(flatdump *dump, char *err, size_t err_len, const char *what)
 {
     if (err != NULL && err_len > 0)
-        snprintf(err, err_len, "%s: %s; write it again with python -m tests.oracle.flatdump", dump->path, what);
+        snprintf(err, err_len, "%s: %s; write it again with python -m tests.oracle.flatdump", dump->path,
+                 what);
     flatdump_close(dump);
     return -1;
 }
@@ -68,12 +69,36 @@ static int read_geometry(flatdump *dump, const header_record *header)
         return -1;
     colibri_geometry *g = &dump->geometry;
     int32_t *const integers[N_FIELDS] = {
-        &g->family,      &g->n_layers,      &g->hidden,           &g->vocab,        &g->vocab_used,
-        &g->ffn,         &g->n_heads,       &g->n_kv_heads,       &g->head_dim,     &g->max_position,
-        &g->tied_embeddings, NULL,          NULL,                 NULL,             &g->q_lora,
-        &g->kv_lora,     &g->qk_nope,       &g->qk_rope,          &g->v_head,       &g->index_heads,
-        &g->index_dim,   &g->index_topk,    &g->n_experts,        &g->experts_per_token, &g->n_shared_experts,
-        &g->expert_ffn,  &g->n_group,       &g->topk_group,       &g->norm_topk,    NULL,
+        &g->family,
+        &g->n_layers,
+        &g->hidden,
+        &g->vocab,
+        &g->vocab_used,
+        &g->ffn,
+        &g->n_heads,
+        &g->n_kv_heads,
+        &g->head_dim,
+        &g->max_position,
+        &g->tied_embeddings,
+        NULL,
+        NULL,
+        NULL,
+        &g->q_lora,
+        &g->kv_lora,
+        &g->qk_nope,
+        &g->qk_rope,
+        &g->v_head,
+        &g->index_heads,
+        &g->index_dim,
+        &g->index_topk,
+        &g->n_experts,
+        &g->experts_per_token,
+        &g->n_shared_experts,
+        &g->expert_ffn,
+        &g->n_group,
+        &g->topk_group,
+        &g->norm_topk,
+        NULL,
         &g->n_mtp_layers,
     };
     g->struct_size = sizeof *g;
@@ -99,7 +124,8 @@ static int read_tensors(flatdump *dump, const header_record *header)
     for (uint32_t i = 0; i < header->n_tensors; i++) {
         tensor_record r;
         memcpy(&r, records + i * sizeof r, sizeof r);
-        if (span(dump, r.name, 1, 1) == NULL || !span(dump, r.data, r.bytes, 1) || !span(dump, r.scales, r.scale_bytes, 1))
+        if (span(dump, r.name, 1, 1) == NULL || !span(dump, r.data, r.bytes, 1) ||
+            !span(dump, r.scales, r.scale_bytes, 1))
             return -1;
         dump->tensors[i] = (colibri_tensor){
             .name = (const char *)dump->bytes + r.name,
@@ -132,7 +158,8 @@ static int read_prompts(flatdump *dump, const header_record *header)
         flatdump_prompt *p = &dump->prompts[i];
         p->tokens = span(dump, r.tokens, n, sizeof *p->tokens);
         p->logits = span(dump, r.logits, n, sizeof *p->logits * (uint64_t)dump->geometry.vocab);
-        if (p->tokens == NULL || p->logits == NULL || r.n_prompt == 0 || r.tokens % 8 != 0 || r.logits % 8 != 0)
+        if (p->tokens == NULL || p->logits == NULL || r.n_prompt == 0 || r.tokens % 8 != 0 ||
+            r.logits % 8 != 0)
             return -1;
         p->n_prompt = (int32_t)r.n_prompt;
         p->n_greedy = (int32_t)r.n_greedy;

@@ -18,25 +18,35 @@ typedef struct {
     double tolerance;
     size_t elem; /* bytes per stored value */
     void (*gqa_store)(uint8_t *, int32_t, int32_t, const float *, const float *);
-    void (*gqa_attend)(const clb_gqa_args *, int32_t, int32_t, int32_t, int32_t, clb_softmax *, float *, void *);
+    void (*gqa_attend)(const clb_gqa_args *, int32_t, int32_t, int32_t, int32_t, clb_softmax *, float *,
+                       void *);
     int64_t (*gqa_scratch)(int32_t, int32_t);
     void (*rows_store)(uint16_t *, const float *, int32_t);
-    void (*mla_attend)(const clb_mla_args *, int32_t, int32_t, int32_t, int32_t, clb_softmax *, float *, void *);
+    void (*mla_attend)(const clb_mla_args *, int32_t, int32_t, int32_t, int32_t, clb_softmax *, float *,
+                       void *);
     int64_t (*mla_scratch)(int32_t, int32_t, int32_t);
     void (*merge)(clb_softmax *, float *, const clb_softmax *, const float *, int32_t, int32_t);
     void (*finish)(const clb_softmax *, float *, int32_t, int32_t);
-    void (*index_scores)(const uint16_t *const *, const float *, const float *, int32_t, int32_t, float, int32_t,
-                         int32_t, float *, void *);
+    void (*index_scores)(const uint16_t *const *, const float *, const float *, int32_t, int32_t, float,
+                         int32_t, int32_t, float *, void *);
     int64_t (*index_scratch)(int32_t, int32_t);
 } attention;
 
 #define SET(id, set, tolerance, elem)                                                                        \
-    {                                                                                                        \
-        id, #set, tolerance, elem, clb_attn_##set##_gqa_store, clb_attn_##set##_gqa_attend,                  \
-            clb_attn_##set##_gqa_scratch, clb_attn_##set##_rows_store_bf16, clb_attn_##set##_mla_attend,     \
-            clb_attn_##set##_mla_scratch, clb_attn_##set##_softmax_merge, clb_attn_##set##_softmax_finish,   \
-            clb_attn_##set##_index_scores, clb_attn_##set##_index_scratch                                    \
-    }
+    {id,                                                                                                     \
+     #set,                                                                                                   \
+     tolerance,                                                                                              \
+     elem,                                                                                                   \
+     clb_attn_##set##_gqa_store,                                                                             \
+     clb_attn_##set##_gqa_attend,                                                                            \
+     clb_attn_##set##_gqa_scratch,                                                                           \
+     clb_attn_##set##_rows_store_bf16,                                                                       \
+     clb_attn_##set##_mla_attend,                                                                            \
+     clb_attn_##set##_mla_scratch,                                                                           \
+     clb_attn_##set##_softmax_merge,                                                                         \
+     clb_attn_##set##_softmax_finish,                                                                        \
+     clb_attn_##set##_index_scores,                                                                          \
+     clb_attn_##set##_index_scratch}
 
 static const attention sets[] = {
     SET(-1, ref, 3e-6, 4),
@@ -101,7 +111,8 @@ static float *poisoned(size_t n)
 
 /* softmax(q . keys * scale) . values in double over n rows */
 static void exact(const float *q, const float *keys, size_t key_step, int32_t width, const float *values,
-                  size_t value_step, int32_t value_width, const int32_t *selected, int32_t n, double scale, double *out)
+                  size_t value_step, int32_t value_width, const int32_t *selected, int32_t n, double scale,
+                  double *out)
 {
     double *p = zeroed((size_t)n * sizeof *p), max = -INFINITY, sum = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -128,13 +139,14 @@ static void exact(const float *q, const float *keys, size_t key_step, int32_t wi
 typedef struct {
     const attention *a;
     int32_t dim, heads, kv_heads, first, tokens;
-    float *q, *k, *v;   /* q [tokens][heads][dim]; k, v [kv_head][first+tokens][dim] as stored */
+    float *q, *k, *v; /* q [tokens][heads][dim]; k, v [kv_head][first+tokens][dim] as stored */
     uint8_t **blocks;
     int32_t n_blocks;
     size_t head_bytes;
 } gqa_case;
 
-static gqa_case gqa_make(const attention *a, int32_t dim, int32_t heads, int32_t first, int32_t tokens, float size)
+static gqa_case gqa_make(const attention *a, int32_t dim, int32_t heads, int32_t first, int32_t tokens,
+                         float size)
 {
     gqa_case c = {.a = a, .dim = dim, .heads = heads, .kv_heads = 2, .first = first, .tokens = tokens};
     size_t keys = (size_t)(first + tokens), d = (size_t)dim;
@@ -158,7 +170,8 @@ static void gqa_fill(gqa_case *c, int32_t n)
     for (int32_t h = 0; h < 2; h++)
         for (int32_t t = 0; t < n; t++)
             c->a->gqa_store(c->blocks[t / CLB_SPAN] + (size_t)h * c->head_bytes, c->dim, t % CLB_SPAN,
-                            c->k + ((size_t)h * keys + (size_t)t) * d, c->v + ((size_t)h * keys + (size_t)t) * d);
+                            c->k + ((size_t)h * keys + (size_t)t) * d,
+                            c->v + ((size_t)h * keys + (size_t)t) * d);
 }
 
 static clb_gqa_args gqa_args(const gqa_case *c)
@@ -180,7 +193,8 @@ static void gqa_free(gqa_case *c)
     free(c->blocks), free(c->q), free(c->k), free(c->v);
 }
 
-static void test_gqa_case(const attention *a, int32_t dim, int32_t heads, int32_t first, int32_t tokens, float size)
+static void test_gqa_case(const attention *a, int32_t dim, int32_t heads, int32_t first, int32_t tokens,
+                          float size)
 {
     gqa_case c = gqa_make(a, dim, heads, first, tokens, size);
     size_t rows = (size_t)tokens * (size_t)heads, d = (size_t)dim, values = rows * d;
@@ -202,13 +216,13 @@ static void test_gqa_case(const attention *a, int32_t dim, int32_t heads, int32_
         c.v[i] = stored(a, c.v[i]);
     }
     for (size_t r = 0; r < rows; r++) {
-        exact(c.q + r * d, c.k + keys * d, d, dim, c.v + keys * d, d, dim, NULL, first + (int32_t)(r / (size_t)heads) + 1,
-              args.scale, row);
+        exact(c.q + r * d, c.k + keys * d, d, dim, c.v + keys * d, d, dim, NULL,
+              first + (int32_t)(r / (size_t)heads) + 1, args.scale, row);
         for (size_t i = 0; i < d; i++)
             worst = fmax(worst, isfinite(done[r * d + i]) ? fabs(done[r * d + i] - row[i]) : INFINITY);
     }
-    CHECK_MSG(worst < a->tolerance * fmax(1.0, size), "%s gqa dim %d heads %d first %d tokens %d: error %g", a->name,
-              dim, heads, first, tokens, worst);
+    CHECK_MSG(worst < a->tolerance * fmax(1.0, size), "%s gqa dim %d heads %d first %d tokens %d: error %g",
+              a->name, dim, heads, first, tokens, worst);
 
     /* tokens cut at random places, spans cut into single calls with the same state */
     clb_softmax *state = fresh_states(rows);
@@ -244,8 +258,8 @@ static void test_gqa_case(const attention *a, int32_t dim, int32_t heads, int32_
         same &= equal(one, whole_state + (size_t)t * (size_t)heads, (size_t)heads * 2);
         same &= equal(one_out, whole + (size_t)t * (size_t)heads * d, (size_t)heads * d);
     }
-    CHECK_MSG(same, "%s gqa dim %d heads %d first %d: decode with merged partials differs from prefill", a->name, dim,
-              heads, first);
+    CHECK_MSG(same, "%s gqa dim %d heads %d first %d: decode with merged partials differs from prefill",
+              a->name, dim, heads, first);
 
     free(part), free(one), free(part_out), free(one_out), free(state), free(out), free(row), free(done);
     free(whole), free(whole_state), free(scratch);
@@ -318,7 +332,8 @@ static row_cache rows_make(const attention *a, int32_t width, int32_t keys, floa
         c.blocks[b] = zeroed(CLB_SPAN * row);
     for (int32_t t = 0; t < keys; t++) {
         float *v = c.values + (size_t)t * (size_t)width;
-        a->rows_store((uint16_t *)(void *)((char *)c.blocks[t / CLB_SPAN] + (size_t)(t % CLB_SPAN) * row), v, width);
+        a->rows_store((uint16_t *)(void *)((char *)c.blocks[t / CLB_SPAN] + (size_t)(t % CLB_SPAN) * row), v,
+                      width);
         for (int32_t i = 0; i < width; i++)
             v[i] = stored(a, v[i]);
     }
@@ -332,7 +347,8 @@ static void rows_free(row_cache *c)
     free(c->blocks), free(c->values);
 }
 
-static void test_mla_case(const attention *a, int32_t heads, int32_t rank, int32_t rope, int32_t keys, int32_t picked)
+static void test_mla_case(const attention *a, int32_t heads, int32_t rank, int32_t rope, int32_t keys,
+                          int32_t picked)
 {
     int32_t width = rank + rope;
     size_t row = (size_t)width, values = (size_t)heads * (size_t)rank;
@@ -377,7 +393,8 @@ static void test_mla_case(const attention *a, int32_t heads, int32_t rank, int32
             worst = fmax(worst, isfinite(got) ? fabs(got - r[i]) : INFINITY);
         }
     }
-    CHECK_MSG(worst < a->tolerance * 1.5, "%s mla %d heads rank %d rope %d: error %g", a->name, heads, rank, rope, worst);
+    CHECK_MSG(worst < a->tolerance * 1.5, "%s mla %d heads rank %d rope %d: error %g", a->name, heads, rank,
+              rope, worst);
 
     /* a list of everything is the dense call */
     for (int32_t t = 0; t < keys; t++)
@@ -400,9 +417,11 @@ static void test_mla_case(const attention *a, int32_t heads, int32_t rank, int32
     int nan = 1;
     for (int32_t i = 0; i < rank; i++)
         nan &= isnan(out[values - (size_t)rank + (size_t)i]) != 0;
-    CHECK_MSG(nan && equal(out, whole, values - (size_t)rank), "%s mla: NaN in the last head's query", a->name);
+    CHECK_MSG(nan && equal(out, whole, values - (size_t)rank), "%s mla: NaN in the last head's query",
+              a->name);
 
-    free(r), free(whole_state), free(state), free(whole), free(out), free(part_out), free(scratch), free(list), free(q);
+    free(r), free(whole_state), free(state), free(whole), free(out), free(part_out), free(scratch),
+        free(list), free(q);
     rows_free(&c);
 }
 
@@ -423,15 +442,18 @@ static void test_index_case(const attention *a, int32_t heads, int32_t dim, int3
         for (size_t j = 0; j < (size_t)heads; j++) {
             double dot = 0;
             for (size_t i = 0; i < d; i++)
-                dot += (double)(a->elem == 4 ? iq[j * d + i] : stored(a, iq[j * d + i])) * c.values[s * d + i];
+                dot +=
+                    (double)(a->elem == 4 ? iq[j * d + i] : stored(a, iq[j * d + i])) * c.values[s * d + i];
             sum += w[j] * fmax(0.0, dot * scale);
         }
         largest = fmax(largest, fabs(sum));
         worst = fmax(worst, isfinite(whole[s]) ? fabs(whole[s] - sum) : INFINITY);
     }
-    CHECK_MSG(worst < 2e-6 * fmax(largest, 1.0), "%s index %d heads dim %d: error %g", a->name, heads, dim, worst);
+    CHECK_MSG(worst < 2e-6 * fmax(largest, 1.0), "%s index %d heads dim %d: error %g", a->name, heads, dim,
+              worst);
     for (int32_t s = 0; s < keys; s += CLB_SPAN)
-        a->index_scores(blocks, iq, w, heads, dim, scale, s, s + CLB_SPAN < keys ? s + CLB_SPAN : keys, cut, scratch);
+        a->index_scores(blocks, iq, w, heads, dim, scale, s, s + CLB_SPAN < keys ? s + CLB_SPAN : keys, cut,
+                        scratch);
     CHECK_MSG(equal(whole, cut, n), "%s index %d heads dim %d: cut spans differ", a->name, heads, dim);
     cut[0] = 7.0f;
     int32_t shorter = keys - 3;
@@ -474,9 +496,11 @@ static void test_merge(const attention *a)
     a->merge(&state, out, &empty, out, 1, WIDTH);
     CHECK_MSG(state.max == -INFINITY && state.sum == 0, "%s merge: two empty states are empty", a->name);
     a->merge(&state, out, &full, other, 1, WIDTH);
-    CHECK_MSG(equal(&state, &full, 2) && equal(out, other, WIDTH), "%s merge: into an empty state copies", a->name);
+    CHECK_MSG(equal(&state, &full, 2) && equal(out, other, WIDTH), "%s merge: into an empty state copies",
+              a->name);
     a->merge(&state, out, &empty, out, 1, WIDTH);
-    CHECK_MSG(equal(&state, &full, 2) && equal(out, other, WIDTH), "%s merge: an empty state changes nothing", a->name);
+    CHECK_MSG(equal(&state, &full, 2) && equal(out, other, WIDTH), "%s merge: an empty state changes nothing",
+              a->name);
     clb_softmax low = {0.5f, 4.0f};
     a->merge(&state, out, &low, other, 1, WIDTH);
     CHECK_MSG(state.max == 2.5f && fabsf(state.sum - 4.0f) < 1e-6f && fabsf(out[0] + 9.5f * 1.25f) < 1e-5f &&
@@ -492,10 +516,12 @@ static void test_merge(const attention *a)
     for (int i = 0; i < WIDTH; i++)
         out[i] = 1.0f;
     a->merge(&state, out, &far, other, 1, WIDTH);
-    CHECK_MSG(equal(&state, &here, 2) && out[3] == 1.0f, "%s merge: a vanishing partial adds nothing", a->name);
+    CHECK_MSG(equal(&state, &here, 2) && out[3] == 1.0f, "%s merge: a vanishing partial adds nothing",
+              a->name);
     state = far;
     a->merge(&state, out, &here, other, 1, WIDTH);
-    CHECK_MSG(equal(&state, &here, 2) && equal(out, other, WIDTH), "%s merge: a vanishing state goes", a->name);
+    CHECK_MSG(equal(&state, &here, 2) && equal(out, other, WIDTH), "%s merge: a vanishing state goes",
+              a->name);
 }
 
 int main(void)

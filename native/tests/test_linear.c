@@ -109,11 +109,12 @@ static float plain_value(const plain *p, int64_t r, int64_t c)
     const int64_t cols = p->s.cols;
     const int64_t i = r * cols + c;
     const int64_t nibble_row = r * ((cols + 1) / 2);
-    const int32_t nibble = p->data[p->s.format == COLIBRI_FORMAT_I4_ROW || p->s.format == COLIBRI_FORMAT_I4_GROUP
-                                       ? nibble_row + c / 2
-                                       : 0] >>
-                               (c % 2 * 4) &
-                           15;
+    const int32_t nibble =
+        p->data[p->s.format == COLIBRI_FORMAT_I4_ROW || p->s.format == COLIBRI_FORMAT_I4_GROUP
+                    ? nibble_row + c / 2
+                    : 0] >>
+            (c % 2 * 4) &
+        15;
     const uint8_t *unit;
     float f;
     uint16_t h;
@@ -175,7 +176,8 @@ static void packing_loses_nothing(const plain *p, const clb_weight *w)
             equal &= memcmp(&want, &row[c], 4) == 0;
         }
     }
-    CHECK_MSG(equal, "unpacked values differ: format %d group %d %dx%d", p->s.format, p->s.group, p->s.rows, p->s.cols);
+    CHECK_MSG(equal, "unpacked values differ: format %d group %d %dx%d", p->s.format, p->s.group, p->s.rows,
+              p->s.cols);
     free(row);
 
     uint8_t *public_packed = allocate((size_t)w->bytes);
@@ -185,16 +187,18 @@ static void packing_loses_nothing(const plain *p, const clb_weight *w)
     CHECK(colibri_weight_pack(p->s.format, p->s.group, p->s.rows, cols, p->data, p->data_bytes, p->scales,
                               p->scale_bytes, public_packed, w->bytes, err, sizeof err) == COLIBRI_OK);
     CHECK(memcmp(public_packed, w->data, (size_t)w->bytes) == 0);
-    CHECK(colibri_weight_unpack(p->s.format, p->s.group, p->s.rows, cols, public_packed, w->bytes, public_rows, err,
-                                sizeof err) == COLIBRI_OK);
+    CHECK(colibri_weight_unpack(p->s.format, p->s.group, p->s.rows, cols, public_packed, w->bytes,
+                                public_rows, err, sizeof err) == COLIBRI_OK);
     float last = plain_value(p, p->s.rows - 1, cols - 1);
     CHECK(memcmp(&public_rows[(int64_t)p->s.rows * cols - 1], &last, 4) == 0);
     CHECK(colibri_weight_pack(p->s.format, p->s.group, p->s.rows, cols, p->data, p->data_bytes - 1, p->scales,
-                              p->scale_bytes, public_packed, w->bytes, err, sizeof err) == COLIBRI_ERROR_INVALID);
+                              p->scale_bytes, public_packed, w->bytes, err,
+                              sizeof err) == COLIBRI_ERROR_INVALID);
     CHECK(colibri_weight_pack(p->s.format, p->s.group, p->s.rows, cols, p->data, p->data_bytes, p->scales,
-                              p->scale_bytes, public_packed, w->bytes + 1, err, sizeof err) == COLIBRI_ERROR_INVALID);
-    CHECK(colibri_weight_unpack(p->s.format, p->s.group, p->s.rows, cols, public_packed, w->bytes - 1, public_rows,
-                                NULL, 0) == COLIBRI_ERROR_INVALID);
+                              p->scale_bytes, public_packed, w->bytes + 1, err,
+                              sizeof err) == COLIBRI_ERROR_INVALID);
+    CHECK(colibri_weight_unpack(p->s.format, p->s.group, p->s.rows, cols, public_packed, w->bytes - 1,
+                                public_rows, NULL, 0) == COLIBRI_ERROR_INVALID);
     free(public_packed);
     free(public_rows);
 }
@@ -236,8 +240,8 @@ static void *allocate_act(const clb_kernels *k, const clb_weight *w, int32_t n)
 }
 
 /* Prepares tokens in two ranges and multiplies all of [0, n) in one call. */
-static void multiply(const clb_kernels *k, const clb_weight *w, const float *x, const int32_t *index, int32_t n,
-                     float *y)
+static void multiply(const clb_kernels *k, const clb_weight *w, const float *x, const int32_t *index,
+                     int32_t n, float *y)
 {
     void *act = allocate_act(k, w, n);
     int32_t cut = n / 2 / k->act_align * k->act_align;
@@ -252,7 +256,8 @@ static int rows_equal(const float *a, const float *b, int64_t n)
     return memcmp(a, b, (size_t)n * sizeof *a) == 0;
 }
 
-static void kernel_matches_double_product(const clb_kernels *k, const clb_weight *w, const float *x, const float *y)
+static void kernel_matches_double_product(const clb_kernels *k, const clb_weight *w, const float *x,
+                                          const float *y)
 {
     double *a = allocate((size_t)w->cols * sizeof *a);
     float *row = allocate((size_t)w->cols * sizeof *row);
@@ -278,11 +283,11 @@ static void kernel_matches_double_product(const clb_kernels *k, const clb_weight
             norm2 += exact * exact;
         }
     }
-    CHECK_MSG(worst < TOLERANCE, "%s: format %d group %d %dx%d: error %.2e", k->name, w->format, w->group, w->rows,
-              w->cols, worst);
+    CHECK_MSG(worst < TOLERANCE, "%s: format %d group %d %dx%d: error %.2e", k->name, w->format, w->group,
+              w->rows, w->cols, worst);
     if (w->cols >= 96 && w->rows >= 32)
-        CHECK_MSG(sqrt(error2 / norm2) < QUANTIZATION_TOLERANCE, "%s: format %d: relative error %.3f", k->name,
-                  w->format, sqrt(error2 / norm2));
+        CHECK_MSG(sqrt(error2 / norm2) < QUANTIZATION_TOLERANCE, "%s: format %d: relative error %.3f",
+                  k->name, w->format, sqrt(error2 / norm2));
     free(a);
     free(row);
 }
@@ -324,7 +329,8 @@ static void cutting_changes_no_bit(const clb_kernels *k, const clb_weight *w, co
             untouched &= wide[t * ldy + r] == -77.0f;
     }
     CHECK_MSG(equal, "%s: format %d %dx%d: cut ranges differ", k->name, w->format, w->rows, w->cols);
-    CHECK_MSG(untouched, "%s: format %d %dx%d: wrote past the last row", k->name, w->format, w->rows, w->cols);
+    CHECK_MSG(untouched, "%s: format %d %dx%d: wrote past the last row", k->name, w->format, w->rows,
+              w->cols);
 
     for (int64_t i = 0; i < rows * BATCH; i++)
         z[i] = test_uniform(&seed);
@@ -356,7 +362,8 @@ static void odd_activations_stay_in_their_token(const clb_kernels *k, const clb_
     for (int32_t c = 0; c < w->cols; c++)
         odd[5 * (int64_t)w->cols + c] = 1e-42f;
     multiply(k, w, odd, NULL, n, z);
-    int ok = rows_equal(z, y, w->rows) && rows_equal(z + 6 * (int64_t)w->rows, y + 6 * (int64_t)w->rows, w->rows);
+    int ok =
+        rows_equal(z, y, w->rows) && rows_equal(z + 6 * (int64_t)w->rows, y + 6 * (int64_t)w->rows, w->rows);
     for (int32_t r = 0; r < w->rows; r++) {
         ok &= z[w->rows + r] == 0.0f;
         ok &= isnan(z[2 * (int64_t)w->rows + r]) != 0;
@@ -473,7 +480,8 @@ static void half_formats_convert_exactly(void)
     }
     CHECK_MSG(ok, "a 16-bit float does not survive the way through f32");
     CHECK(clb_f32_to_f16(65519.0f) == 0x7bff && clb_f32_to_f16(65520.0f) == 0x7c00);
-    CHECK(clb_f32_to_f16(0x1p-25f) == 0 && clb_f32_to_f16(0x1.8p-25f) == 1 && clb_f32_to_f16(-0x1.8p-24f) == 0x8002);
+    CHECK(clb_f32_to_f16(0x1p-25f) == 0 && clb_f32_to_f16(0x1.8p-25f) == 1 &&
+          clb_f32_to_f16(-0x1.8p-24f) == 0x8002);
     CHECK(clb_f32_to_f16(1.0f + 0x1p-11f) == 0x3c00 && clb_f32_to_f16(1.0f + 0x3p-11f) == 0x3c02);
     CHECK(clb_f32_to_bf16(1.0f + 0x1p-8f) == 0x3f80 && clb_f32_to_bf16(1.0f + 0x3p-8f) == 0x3f82);
     CHECK(clb_fp8_to_f32(0x00) == 0.0f && clb_fp8_to_f32(0x01) == 0x1p-9f && clb_fp8_to_f32(0x07) == 0x7p-9f);

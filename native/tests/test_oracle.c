@@ -69,8 +69,8 @@ static colibri_engine *open_engine(const flatdump *dump, const colibri_engine_op
 {
     colibri_engine *engine = NULL;
     const char *path = dump->path;
-    int32_t status = colibri_engine_open(options, &dump->geometry, &path, 1, dump->tensors, dump->n_tensors, &engine,
-                                         err, sizeof err);
+    int32_t status = colibri_engine_open(options, &dump->geometry, &path, 1, dump->tensors, dump->n_tensors,
+                                         &engine, err, sizeof err);
     CHECK_MSG(status == COLIBRI_OK, "%s: open: %s", dump->path, err);
     return engine;
 }
@@ -84,7 +84,8 @@ static colibri_session *new_session(colibri_engine *engine)
 }
 
 /* Appends tokens in slices of max_ms; logits is NULL or [n][vocab]. */
-static int32_t prefill(colibri_session *session, const int32_t *tokens, int32_t n, float *logits, int32_t max_ms)
+static int32_t prefill(colibri_session *session, const int32_t *tokens, int32_t n, float *logits,
+                       int32_t max_ms)
 {
     colibri_prefill_progress progress = {0};
     int32_t status = colibri_prefill_start(session, tokens, n, logits, err, sizeof err);
@@ -94,14 +95,15 @@ static int32_t prefill(colibri_session *session, const int32_t *tokens, int32_t 
 }
 
 /* Counts one comparison of n logits with those of a prompt from `row` on; 1 = they differ. */
-static long differs(const subject *s, const char *what, int prompt, int32_t row, const float *got, int32_t n_rows)
+static long differs(const subject *s, const char *what, int prompt, int32_t row, const float *got,
+                    int32_t n_rows)
 {
     size_t n = (size_t)n_rows * (size_t)s->dump->geometry.vocab;
     if (memcmp(row_of(s, prompt, row), got, n * sizeof *got) == 0)
         return 0;
     if (s->loud)
-        fprintf(stderr, "%s: %s: prompt %d: logits of rows %d..%d differ in bits\n", s->dump->path, what, prompt,
-                (int)row, (int)(row + n_rows - 1));
+        fprintf(stderr, "%s: %s: prompt %d: logits of rows %d..%d differ in bits\n", s->dump->path, what,
+                prompt, (int)row, (int)(row + n_rows - 1));
     return 1;
 }
 
@@ -218,7 +220,8 @@ static long pass_truncate(const subject *s, colibri_engine *engine)
             wrong += decode_rows(s, session, i, n, logits, "truncate, then decode");
         } else {
             int32_t status = prefill(session, p->tokens + cuts[c], n - cuts[c], logits, 0);
-            wrong += status != COLIBRI_OK || differs(s, "truncate, then prefill", i, cuts[c], logits, n - cuts[c]);
+            wrong +=
+                status != COLIBRI_OK || differs(s, "truncate, then prefill", i, cuts[c], logits, n - cuts[c]);
         }
     }
     colibri_session_close(session);
@@ -316,8 +319,9 @@ static void check_greedy(const flatdump *dump, colibri_engine *engine)
                 break;
             status = colibri_decode(&session, &token, 1, err, sizeof err);
         }
-        CHECK_MSG(row == length_of(p) && status == COLIBRI_OK, "%s: prompt %d: greedy token %d is %d, expected %d",
-                  dump->path, i, (int)(row - p->n_prompt), (int)token, (int)p->tokens[row < length_of(p) ? row : 0]);
+        CHECK_MSG(row == length_of(p) && status == COLIBRI_OK,
+                  "%s: prompt %d: greedy token %d is %d, expected %d", dump->path, i,
+                  (int)(row - p->n_prompt), (int)token, (int)p->tokens[row < length_of(p) ? row : 0]);
         colibri_session_close(session);
     }
 }
@@ -332,16 +336,17 @@ static void check_snapshot(const flatdump *dump, colibri_engine *engine)
         if (g->family == COLIBRI_FAMILY_LLAMA)
             values += 2 * (int64_t)g->n_kv_heads * g->head_dim;
         else
-            values += g->kv_lora + g->qk_rope + (g->layer_indexer && g->layer_indexer[layer] ? g->index_dim : 0);
+            values +=
+                g->kv_lora + g->qk_rope + (g->layer_indexer && g->layer_indexer[layer] ? g->index_dim : 0);
     }
     int64_t size = now.kv_type == COLIBRI_KV_F32 ? 4 : 2;
-    CHECK_MSG(now.kv_bytes_per_token == values * size, "%s: %lld bytes of KV per token, expected %lld", dump->path,
-              (long long)now.kv_bytes_per_token, (long long)(values * size));
+    CHECK_MSG(now.kv_bytes_per_token == values * size, "%s: %lld bytes of KV per token, expected %lld",
+              dump->path, (long long)now.kv_bytes_per_token, (long long)(values * size));
     CHECK_MSG(now.has_mtp == (g->n_mtp_layers > 0), "%s: has_mtp is %d", dump->path, now.has_mtp);
     CHECK_MSG(now.sparse_attention == (g->layer_indexer != NULL), "%s: sparse_attention is %d", dump->path,
               now.sparse_attention);
-    CHECK_MSG(now.sessions == 0 && now.kv_bytes == 0, "%s: %d sessions, %lld bytes of KV are left", dump->path,
-              now.sessions, (long long)now.kv_bytes);
+    CHECK_MSG(now.sessions == 0 && now.kv_bytes == 0, "%s: %d sessions, %lld bytes of KV are left",
+              dump->path, now.sessions, (long long)now.kv_bytes);
 }
 
 static void test_reference(const flatdump *dump)
@@ -353,12 +358,14 @@ static void test_reference(const flatdump *dump)
         return;
     for (int i = 0; i < dump->n_prompts; i++) {
         float d = largest_difference(&s, i);
-        CHECK_MSG(d <= REFERENCE_TOLERANCE, "%s: f32 path: prompt %d is %g from the oracle", dump->path, i, (double)d);
+        CHECK_MSG(d <= REFERENCE_TOLERANCE, "%s: f32 path: prompt %d is %g from the oracle", dump->path, i,
+                  (double)d);
     }
     colibri_engine *engine = open_engine(dump, &cut);
     if (engine != NULL) {
         check_greedy(dump, engine);
-        CHECK_MSG(pass_prefill(&s, engine, 0) == 0, "%s: f32 path: chunks of 7 on 2 threads differ", dump->path);
+        CHECK_MSG(pass_prefill(&s, engine, 0) == 0, "%s: f32 path: chunks of 7 on 2 threads differ",
+                  dump->path);
         if (!quick)
             CHECK_MSG(pass_all(&s, engine) == 0, "%s: f32 path is not invariant", dump->path);
         check_snapshot(dump, engine);
@@ -441,8 +448,8 @@ static void test_fast(const flatdump *dump, int32_t isa)
         return;
     double error = relative_error(&s);
     printf("%s: %s: fast path is %.2f %% from the oracle\n", dump->path, colibri_isa_name(isa), 100 * error);
-    CHECK_MSG(error < FAST_TOLERANCE, "%s: %s: fast path is %g from the oracle", dump->path, colibri_isa_name(isa),
-              error);
+    CHECK_MSG(error < FAST_TOLERANCE, "%s: %s: fast path is %g from the oracle", dump->path,
+              colibri_isa_name(isa), error);
     for (int32_t threads = 1; threads <= 3; threads++)
         for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++)
             if (full || (int32_t)c == threads)
@@ -463,7 +470,8 @@ static void test_faults(const flatdump *dump)
     colibri_engine *engine = open_engine(dump, &bad);
     CHECK_MSG(pass_mates(&s, engine, 1) == 0 && pass_mates(&s, engine, 3) > 0,
               "%s: a result that depends on the batch's width went unnoticed", dump->path);
-    CHECK_MSG(pass_decode(&s, engine) == 0, "%s: one session alone must not meet the batch's fault", dump->path);
+    CHECK_MSG(pass_decode(&s, engine) == 0, "%s: one session alone must not meet the batch's fault",
+              dump->path);
     colibri_engine_close(engine);
 
     bad.fault = CLB_FAULT_KV_POSITION;
@@ -493,8 +501,8 @@ static int pack_tensor(const flatdump *dump, colibri_tensor *t, FILE *out)
     const uint8_t *scales = t->scale_bytes > 0 ? dump->bytes + t->scale_offset : NULL;
     int32_t status = COLIBRI_ERROR_MEMORY;
     if (packed != NULL)
-        status = colibri_weight_pack(t->format, t->group, t->rows, t->cols, dump->bytes + t->offset, t->bytes, scales,
-                                     t->scale_bytes, packed, bytes, err, sizeof err);
+        status = colibri_weight_pack(t->format, t->group, t->rows, t->cols, dump->bytes + t->offset, t->bytes,
+                                     scales, t->scale_bytes, packed, bytes, err, sizeof err);
     static const uint8_t zeros[4096];
     long at = ftell(out);
     size_t gap = (size_t)((4096 - at % 4096) % 4096);
@@ -591,11 +599,12 @@ static void test_threads(const flatdump *dump)
     for (int round = 0; round < 10; round++) {
         int32_t done = 0;
         do {
-            status = prefill(w.session, p->tokens + done, n - done, logits + (size_t)done * (size_t)dump->geometry.vocab, 1);
+            status = prefill(w.session, p->tokens + done, n - done,
+                             logits + (size_t)done * (size_t)dump->geometry.vocab, 1);
             done = colibri_session_length(w.session);
         } while (status == COLIBRI_ERROR_CANCELLED);
-        CHECK_MSG(status == COLIBRI_OK && differs(&s, "cancelled by another thread", i, 0, logits, n) == 0, "%s: %s",
-                  dump->path, err);
+        CHECK_MSG(status == COLIBRI_OK && differs(&s, "cancelled by another thread", i, 0, logits, n) == 0,
+                  "%s: %s", dump->path, err);
         CHECK(colibri_session_truncate(w.session, 0, err, sizeof err) == COLIBRI_OK);
     }
     atomic_store(&w.stop, 1);
@@ -612,7 +621,8 @@ static void test_threads(const flatdump *dump)
 
 static void test_dump(const char *path)
 {
-    static const int32_t all[] = {COLIBRI_ISA_BASELINE, COLIBRI_ISA_AVX2, COLIBRI_ISA_AVX512, COLIBRI_ISA_NEON};
+    static const int32_t all[] = {COLIBRI_ISA_BASELINE, COLIBRI_ISA_AVX2, COLIBRI_ISA_AVX512,
+                                  COLIBRI_ISA_NEON};
     flatdump dump;
     int opened = flatdump_open(path, &dump, err, sizeof err) == 0;
     CHECK_MSG(opened, "%s", err);
@@ -645,7 +655,8 @@ int main(int argc, char **argv)
     if (argc == 1) {
         struct dirent **found = NULL;
         int n = scandir("build/oracle", &found, is_dump, alphasort);
-        CHECK_MSG(n > 0, "no dumps in build/oracle; make them with python -m tests.oracle.flatdump build/oracle");
+        CHECK_MSG(n > 0,
+                  "no dumps in build/oracle; make them with python -m tests.oracle.flatdump build/oracle");
         for (int i = 0; i < n; i++) {
             char path[512];
             snprintf(path, sizeof path, "build/oracle/%s", found[i]->d_name);

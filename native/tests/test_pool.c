@@ -13,8 +13,8 @@ enum { MOST_CHUNKS = 64, WORKERS = 8 };
 typedef struct {
     clb_pool *pool;
     uint32_t round;
-    uint32_t seen[MOST_CHUNKS];   /* plain on purpose: the pool must order the accesses */
-    uint32_t busy[WORKERS];       /* per-worker scratch: never two chunks at once */
+    uint32_t seen[MOST_CHUNKS]; /* plain on purpose: the pool must order the accesses */
+    uint32_t busy[WORKERS];     /* per-worker scratch: never two chunks at once */
     uint32_t by_worker[WORKERS];
     int bad;
     int spin;
@@ -32,8 +32,7 @@ static void count_chunk(void *ctx, int chunk, int worker)
     if (r->busy[worker]++ != 0)
         r->bad = 1;
     r->seen[chunk] += r->round;
-    for (volatile int i = 0; i < r->spin; i++) {
-    }
+    for (volatile int i = 0; i < r->spin; i++) {}
     r->by_worker[worker]++;
     r->busy[worker]--;
 }
@@ -62,7 +61,8 @@ static void every_chunk_runs_exactly_once(int threads, int regions, int rest_eve
     long counted = 0;
     for (int w = 0; w < WORKERS; w++)
         counted += r.by_worker[w];
-    CHECK_MSG(wrong == 0 && !r.bad, "%d threads: %d chunks ran not exactly once or shared a worker", threads, wrong);
+    CHECK_MSG(wrong == 0 && !r.bad, "%d threads: %d chunks ran not exactly once or shared a worker", threads,
+              wrong);
     CHECK_MSG(counted == chunks, "%d threads: %ld of %ld chunks counted", threads, counted, chunks);
     clb_pool_destroy(pool);
 }

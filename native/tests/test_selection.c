@@ -47,7 +47,8 @@ enum { SMOOTH, TIES, MOSTLY_ZERO, EQUAL, SPECIAL, KINDS };
 
 static float make_score(int kind)
 {
-    static const float special[] = {0.0f, -0.0f, NAN, INFINITY, -INFINITY, 1e-45f, -1e-45f, 3.4e38f, -3.4e38f, 1.0f};
+    static const float special[] = {0.0f,   -0.0f,   NAN,     INFINITY, -INFINITY,
+                                    1e-45f, -1e-45f, 3.4e38f, -3.4e38f, 1.0f};
     switch (kind) {
     case SMOOTH:
         return test_uniform(&seed);
@@ -80,9 +81,9 @@ static void topk_equals_sorting(int32_t n, int32_t k, int kind)
 
 static void test_topk(void)
 {
-    static const int32_t sizes[][2] = {{1, 1},     {1, 0},      {2, 1},      {7, 3},       {256, 8},    {256, 1},
-                                       {256, 255}, {256, 256},  {500, 33},   {2048, 2048}, {2049, 2048}, {5000, 2048},
-                                       {3000, 5},  {20000, 1}, {70000, 2048}};
+    static const int32_t sizes[][2] = {{1, 1},       {1, 0},       {2, 1},     {7, 3},     {256, 8},
+                                       {256, 1},     {256, 255},   {256, 256}, {500, 33},  {2048, 2048},
+                                       {2049, 2048}, {5000, 2048}, {3000, 5},  {20000, 1}, {70000, 2048}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int kind = 0; kind < KINDS; kind++)
             topk_equals_sorting(sizes[s][0], sizes[s][1], kind);
@@ -93,7 +94,8 @@ static void test_topk(void)
 }
 
 /* The rule of the model's specification, written down with sorting. */
-static void sort_route(const clb_route_params *p, const float *logits, const float *bias, int32_t *ids, float *weights)
+static void sort_route(const clb_route_params *p, const float *logits, const float *bias, int32_t *ids,
+                       float *weights)
 {
     int32_t n = p->n_experts, size = n / p->n_group;
     float *choice = malloc((size_t)n * sizeof *choice), *group = malloc((size_t)p->n_group * sizeof *group);
@@ -142,24 +144,25 @@ static void route_equals_sorting(const clb_route_params *p, int kind)
     }
     clb_route_sigmoid(p, logits, bias, ids, weights, scratch);
     sort_route(p, logits, bias, expected_ids, expected);
-    CHECK_MSG(memcmp(ids, expected_ids, (size_t)k * sizeof *ids) == 0, "route n %d k %d groups %d kind %d: experts", n, k,
-              p->n_group, kind);
+    CHECK_MSG(memcmp(ids, expected_ids, (size_t)k * sizeof *ids) == 0,
+              "route n %d k %d groups %d kind %d: experts", n, k, p->n_group, kind);
     float worst = 0, total = 0;
     for (int32_t i = 0; i < k; i++) {
         worst = fmaxf(worst, fabsf(weights[i] - expected[i]));
         total += weights[i];
     }
-    CHECK_MSG(worst <= 1e-6f * p->scale, "route n %d k %d groups %d kind %d: weights differ by %g", n, k, p->n_group,
-              kind, (double)worst);
+    CHECK_MSG(worst <= 1e-6f * p->scale, "route n %d k %d groups %d kind %d: weights differ by %g", n, k,
+              p->n_group, kind, (double)worst);
     if (p->norm_topk)
-        CHECK_MSG(fabsf(total - p->scale) < 1e-5f * p->scale, "route n %d k %d: weights sum to %g", n, k, (double)total);
+        CHECK_MSG(fabsf(total - p->scale) < 1e-5f * p->scale, "route n %d k %d: weights sum to %g", n, k,
+                  (double)total);
     free(logits), free(bias), free(scratch);
 }
 
 static void test_route(void)
 {
     static const clb_route_params rules[] = {
-        {256, 8, 1, 1, 1, 2.5f}, {256, 8, 8, 4, 1, 2.5f}, {64, 6, 1, 1, 0, 1.0f},  {16, 2, 4, 2, 1, 2.0f},
+        {256, 8, 1, 1, 1, 2.5f}, {256, 8, 8, 4, 1, 2.5f}, {64, 6, 1, 1, 0, 1.0f}, {16, 2, 4, 2, 1, 2.0f},
         {8, 8, 1, 1, 1, 1.0f},   {8, 1, 1, 1, 1, 2.5f},   {12, 3, 6, 3, 0, 0.5f}, {512, 22, 16, 3, 1, 3.0f}};
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
         for (int repeat = 0; repeat < 20; repeat++)

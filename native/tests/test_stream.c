@@ -38,13 +38,15 @@ typedef struct {
 
 static colibri_engine_options defaults(void)
 {
-    return (colibri_engine_options){.struct_size = sizeof(colibri_engine_options), .context = CONTEXT, .threads = 2};
+    return (colibri_engine_options){
+        .struct_size = sizeof(colibri_engine_options), .context = CONTEXT, .threads = 2};
 }
 
 static colibri_engine *open_engine(const source *from, const colibri_engine_options *options)
 {
     colibri_engine *engine = NULL;
-    int32_t status = colibri_engine_open(options, from->geometry, &from->path, 1, from->tensors, from->n, &engine, err, sizeof err);
+    int32_t status = colibri_engine_open(options, from->geometry, &from->path, 1, from->tensors, from->n,
+                                         &engine, err, sizeof err);
     CHECK_MSG(status == COLIBRI_OK, "%s: open: %s", from->path, err);
     return engine;
 }
@@ -66,7 +68,8 @@ static colibri_session *filled(colibri_engine *engine, const int32_t *tokens, in
 
 /* All logits of a text: prefilled up to `start`, decoded from there beside `mates` other sessions.
  * 0 on failure. */
-static int run(colibri_engine *engine, const flatdump *dump, const flatdump_prompt *p, int32_t start, int mates, float *out)
+static int run(colibri_engine *engine, const flatdump *dump, const flatdump_prompt *p, int32_t start,
+               int mates, float *out)
 {
     int32_t vocab = dump->geometry.vocab, n = p->n_prompt + p->n_greedy;
     colibri_session *all[4] = {filled(engine, p->tokens, start, out)};
@@ -141,7 +144,8 @@ static void test_placement(const flatdump *dump, const source *from, const float
             continue;
         int ok = run(engine, dump, p, n / 2, v->mates, got);
         CHECK_MSG(ok, "%s: %s: %s", from->path, v->name, err);
-        CHECK_MSG(ok && memcmp(expected, got, bytes) == 0, "%s: %s: logits differ from the resident engine's", from->path, v->name);
+        CHECK_MSG(ok && memcmp(expected, got, bytes) == 0, "%s: %s: logits differ from the resident engine's",
+                  from->path, v->name);
         colibri_engine_snapshot_t s = {.struct_size = sizeof s};
         colibri_engine_snapshot(engine, &s);
         CHECK_MSG(s.streaming && s.expert_lookups > 0 && s.expert_misses > 0 && s.expert_bytes_read > 0,
@@ -192,11 +196,13 @@ static void test_interleaved(const flatdump *dump, const source *from, const flo
 
 /* Generates GENERATED tokens with drafts of the given depth. Returns how many drafts were accepted, -1 on
  * failure. */
-static int generate(colibri_engine *engine, const flatdump_prompt *p, int32_t depth, const colibri_sampling *sampling, int32_t *out)
+static int generate(colibri_engine *engine, const flatdump_prompt *p, int32_t depth,
+                    const colibri_sampling *sampling, int32_t *out)
 {
     colibri_session *session = filled(engine, p->tokens, p->n_prompt, NULL);
     int32_t next, n = 0, accepted = 0;
-    int32_t status = session == NULL ? COLIBRI_ERROR_IO : colibri_session_sample(session, sampling, &next, err, sizeof err);
+    int32_t status = session == NULL ? COLIBRI_ERROR_IO
+                                     : colibri_session_sample(session, sampling, &next, err, sizeof err);
     while (status == COLIBRI_OK && n < GENERATED) {
         int32_t step[4] = {next}, drafts = 0, length = colibri_session_length(session), kept = 0;
         if (depth > 0)
@@ -227,7 +233,8 @@ static void test_drafts(const flatdump *dump, const source *from)
     const flatdump_prompt *p = longest(dump);
     int accepted = 0;
     for (size_t t = 0; t < sizeof temperatures / sizeof *temperatures; t++) {
-        const colibri_sampling sampling = {.struct_size = sizeof sampling, .temperature = temperatures[t], .top_p = 0.95f, .seed = 11};
+        const colibri_sampling sampling = {
+            .struct_size = sizeof sampling, .temperature = temperatures[t], .top_p = 0.95f, .seed = 11};
         int32_t expected[GENERATED + 4], got[GENERATED + 4];
         colibri_engine_options o = defaults();
         colibri_engine *plain = open_engine(from, &o);
@@ -245,8 +252,8 @@ static void test_drafts(const flatdump *dump, const source *from)
                 int result = generate(engine, p, depth, &sampling, got);
                 CHECK_MSG(result >= 0, "%s: drafts: %s", from->path, err);
                 CHECK_MSG(result >= 0 && memcmp(expected, got, GENERATED * sizeof *got) == 0,
-                          "%s: depth %d, temperature %g, %s: drafts changed the text", from->path, (int)depth, temperatures[t],
-                          streaming ? "streaming" : "resident");
+                          "%s: depth %d, temperature %g, %s: drafts changed the text", from->path, (int)depth,
+                          temperatures[t], streaming ? "streaming" : "resident");
                 accepted += result > 0 ? result : 0;
                 colibri_engine_close(engine);
             }
@@ -284,7 +291,8 @@ static void test_cut_off(const flatdump *dump, const source *from, const float *
     o.expert_slots = 2;
     colibri_engine *engine = open_engine(&copy, &o);
     CHECK(ftruncate(file, 4096) == 0);
-    CHECK_MSG(!run(engine, dump, p, n / 2, 0, got), "%s: reading a file that was cut off succeeded", from->path);
+    CHECK_MSG(!run(engine, dump, p, n / 2, 0, got), "%s: reading a file that was cut off succeeded",
+              from->path);
     CHECK_MSG(strstr(err, path) != NULL, "the message does not name the file: %s", err);
     CHECK(lseek(file, 0, SEEK_SET) == 0 && write(file, dump->bytes, dump->n_bytes) == (ssize_t)dump->n_bytes);
     CHECK_MSG(run(engine, dump, p, n / 2, 0, got) &&
@@ -309,13 +317,16 @@ static void test_budget(const flatdump *dump, const source *from, const float *e
     colibri_engine_close(engine);
     o.memory_budget = 1000;
     engine = NULL;
-    CHECK(colibri_engine_open(&o, from->geometry, &from->path, 1, from->tensors, from->n, &engine, err, sizeof err) == COLIBRI_ERROR_MEMORY);
-    CHECK_MSG(strstr(err, "budget") != NULL && strstr(err, "GB") != NULL, "the refusal gives no numbers: %s", err);
+    CHECK(colibri_engine_open(&o, from->geometry, &from->path, 1, from->tensors, from->n, &engine, err,
+                              sizeof err) == COLIBRI_ERROR_MEMORY);
+    CHECK_MSG(strstr(err, "budget") != NULL && strstr(err, "GB") != NULL, "the refusal gives no numbers: %s",
+              err);
     /* From there up, the first budget that opens must stream, hold, and answer the same. */
     int opened = 0;
     for (int64_t budget = 1 << 18; budget < INT64_C(1) << 32 && !opened; budget += budget / 8) {
         o.memory_budget = budget;
-        if (colibri_engine_open(&o, from->geometry, &from->path, 1, from->tensors, from->n, &engine, err, sizeof err) != COLIBRI_OK)
+        if (colibri_engine_open(&o, from->geometry, &from->path, 1, from->tensors, from->n, &engine, err,
+                                sizeof err) != COLIBRI_OK)
             continue;
         opened = 1;
         CHECK_MSG(run(engine, dump, p, n / 2, 0, got) &&
@@ -323,7 +334,8 @@ static void test_budget(const flatdump *dump, const source *from, const float *e
                   "%s: budget %lld: %s", from->path, (long long)budget, err);
         s = (colibri_engine_snapshot_t){.struct_size = sizeof s};
         colibri_engine_snapshot(engine, &s);
-        CHECK_MSG(s.weight_bytes + s.kv_bytes + s.scratch_bytes <= budget, "%s: %lld bytes held under a budget of %lld", from->path,
+        CHECK_MSG(s.weight_bytes + s.kv_bytes + s.scratch_bytes <= budget,
+                  "%s: %lld bytes held under a budget of %lld", from->path,
                   (long long)(s.weight_bytes + s.kv_bytes + s.scratch_bytes), (long long)budget);
         colibri_engine_close(engine);
     }
@@ -343,8 +355,9 @@ static int pack(const flatdump *dump, char *path, colibri_tensor *tensors)
         int64_t bytes = colibri_weight_packed_bytes(t->format, t->group, t->rows, t->cols);
         uint8_t *packed = malloc((size_t)bytes);
         const void *scales = t->scale_file >= 0 ? dump->bytes + t->scale_offset : NULL;
-        if (colibri_weight_pack(t->format, t->group, t->rows, t->cols, dump->bytes + t->offset, t->bytes, scales,
-                                t->scale_file >= 0 ? t->scale_bytes : 0, packed, bytes, err, sizeof err) != COLIBRI_OK)
+        if (colibri_weight_pack(t->format, t->group, t->rows, t->cols, dump->bytes + t->offset, t->bytes,
+                                scales, t->scale_file >= 0 ? t->scale_bytes : 0, packed, bytes, err,
+                                sizeof err) != COLIBRI_OK)
             return -1;
         if (strstr(t->name, "gate_proj") != NULL || strstr(t->name, "mlp.experts.") == NULL)
             end = (end + 4095) / 4096 * 4096;
@@ -439,7 +452,8 @@ int main(int argc, char **argv)
     if (argc == 1) {
         struct dirent **found = NULL;
         int n = scandir("build/oracle", &found, is_dump, alphasort);
-        CHECK_MSG(n > 0, "no dumps in build/oracle; make them with python -m tests.oracle.flatdump build/oracle");
+        CHECK_MSG(n > 0,
+                  "no dumps in build/oracle; make them with python -m tests.oracle.flatdump build/oracle");
         for (int i = 0; i < n; i++) {
             char path[512];
             snprintf(path, sizeof path, "build/oracle/%s", found[i]->d_name);

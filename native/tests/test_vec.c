@@ -25,11 +25,16 @@ typedef struct {
 } vec;
 
 #define SET(id, set)                                                                                         \
-    {                                                                                                        \
-        id, #set, clb_vec_##set##_rms_norm, clb_vec_##set##_layer_norm, clb_vec_##set##_swiglu,              \
-            clb_vec_##set##_add, clb_vec_##set##_axpy, clb_vec_##set##_rope_pairs, clb_vec_##set##_rope_half,\
-            clb_vec_##set##_exp                                                                              \
-    }
+    {id,                                                                                                     \
+     #set,                                                                                                   \
+     clb_vec_##set##_rms_norm,                                                                               \
+     clb_vec_##set##_layer_norm,                                                                             \
+     clb_vec_##set##_swiglu,                                                                                 \
+     clb_vec_##set##_add,                                                                                    \
+     clb_vec_##set##_axpy,                                                                                   \
+     clb_vec_##set##_rope_pairs,                                                                             \
+     clb_vec_##set##_rope_half,                                                                              \
+     clb_vec_##set##_exp}
 
 static const vec sets[] = {
     SET(-1, ref),
@@ -185,12 +190,14 @@ static void test_exp(const vec *v)
     double worst = 0, at = 0;
     for (int round = 0; round < 40; round++) {
         for (int32_t i = 0; i < MOST; i++)
-            x[i] = round < 30 ? test_uniform(&seed) * 88.0f : test_uniform(&seed) * (round % 2 ? 1.0f : 104.0f);
+            x[i] =
+                round < 30 ? test_uniform(&seed) * 88.0f : test_uniform(&seed) * (round % 2 ? 1.0f : 104.0f);
         v->exp(z, x, MOST);
         for (int32_t i = 0; i < MOST; i++) {
             double e = exp(x[i]);
             if (e > 3.4028234e38) {
-                CHECK_MSG(z[i] == INFINITY || z[i] > 3.4e38f, "%s exp(%g) = %g", v->name, (double)x[i], (double)z[i]);
+                CHECK_MSG(z[i] == INFINITY || z[i] > 3.4e38f, "%s exp(%g) = %g", v->name, (double)x[i],
+                          (double)z[i]);
                 continue;
             }
             double d = fabs(z[i] - e) / ulp(e);
@@ -206,7 +213,8 @@ static void test_exp(const vec *v)
     v->exp(out, in, 10);
     CHECK_MSG(out[0] == 1.0f && out[1] == 1.0f, "%s exp(0) = %g", v->name, (double)out[0]);
     CHECK_MSG(out[2] == 0.0f && out[5] == 0.0f && out[7] == 0.0f, "%s exp of very negative numbers", v->name);
-    CHECK_MSG(out[3] == INFINITY && out[6] == INFINITY && out[8] == INFINITY, "%s exp of large numbers", v->name);
+    CHECK_MSG(out[3] == INFINITY && out[6] == INFINITY && out[8] == INFINITY, "%s exp of large numbers",
+              v->name);
     CHECK_MSG(isnan(out[4]) && isnan(out[9]), "%s exp(NaN) = %g", v->name, (double)out[4]);
     int same = 1;
     for (int32_t i = 0; i < 300; i++) {
@@ -217,12 +225,14 @@ static void test_exp(const vec *v)
     CHECK_MSG(same, "%s exp depends on the place", v->name);
     const float gate[] = {NAN, 1.0f, INFINITY, -200.0f}, up[] = {1.0f, NAN, 1.0f, 2.0f};
     v->swiglu(out, gate, up, 4);
-    CHECK_MSG(isnan(out[0]) && isnan(out[1]) && out[2] == INFINITY && out[3] == 0.0f, "%s swiglu of special values", v->name);
+    CHECK_MSG(isnan(out[0]) && isnan(out[1]) && out[2] == INFINITY && out[3] == 0.0f,
+              "%s swiglu of special values", v->name);
 }
 
 int main(void)
 {
-    static const int32_t sizes[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 200, 576, 1536, 2050, 6144};
+    static const int32_t sizes[] = {1,  2,  3,  7,   8,   15,  16,  17,   31,   33,
+                                    63, 64, 65, 127, 128, 200, 576, 1536, 2050, 6144};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         const vec *v = sets + i;
         if (v->isa > 0 && !colibri_cpu_has_isa(v->isa)) {

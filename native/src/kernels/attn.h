@@ -19,22 +19,22 @@
 
 #include "kernels.h"
 
-#define CLB_ATTN_DECLARE(isa)                                                                              \
-    void clb_attn_##isa##_gqa_store(uint8_t *head_block, int32_t dim, int32_t token_in_block,              \
-                                    const float *k, const float *v);                                       \
-    void clb_attn_##isa##_gqa_attend(const clb_gqa_args *args, int32_t t0, int32_t t1, int32_t span0,      \
-                                     int32_t span1, clb_softmax *softmax, float *out, void *scratch);      \
-    int64_t clb_attn_##isa##_gqa_scratch(int32_t dim, int32_t n_heads);                                    \
-    void clb_attn_##isa##_rows_store_bf16(uint16_t *dst, const float *src, int32_t n);                     \
-    void clb_attn_##isa##_mla_attend(const clb_mla_args *args, int32_t h0, int32_t h1, int32_t span0,      \
-                                     int32_t span1, clb_softmax *softmax, float *out, void *scratch);      \
-    int64_t clb_attn_##isa##_mla_scratch(int32_t n_heads, int32_t rank, int32_t rope);                     \
-    void clb_attn_##isa##_softmax_merge(clb_softmax *a, float *a_out, const clb_softmax *b,                \
-                                        const float *b_out, int32_t n, int32_t width);                     \
-    void clb_attn_##isa##_softmax_finish(const clb_softmax *softmax, float *out, int32_t n, int32_t width);\
-    void clb_attn_##isa##_index_scores(const uint16_t *const *blocks, const float *iq, const float *w,     \
-                                       int32_t heads, int32_t dim, float scale, int32_t s0, int32_t s1,    \
-                                       float *scores, void *scratch);                                      \
+#define CLB_ATTN_DECLARE(isa)                                                                                \
+    void clb_attn_##isa##_gqa_store(uint8_t *head_block, int32_t dim, int32_t token_in_block,                \
+                                    const float *k, const float *v);                                         \
+    void clb_attn_##isa##_gqa_attend(const clb_gqa_args *args, int32_t t0, int32_t t1, int32_t span0,        \
+                                     int32_t span1, clb_softmax *softmax, float *out, void *scratch);        \
+    int64_t clb_attn_##isa##_gqa_scratch(int32_t dim, int32_t n_heads);                                      \
+    void clb_attn_##isa##_rows_store_bf16(uint16_t *dst, const float *src, int32_t n);                       \
+    void clb_attn_##isa##_mla_attend(const clb_mla_args *args, int32_t h0, int32_t h1, int32_t span0,        \
+                                     int32_t span1, clb_softmax *softmax, float *out, void *scratch);        \
+    int64_t clb_attn_##isa##_mla_scratch(int32_t n_heads, int32_t rank, int32_t rope);                       \
+    void clb_attn_##isa##_softmax_merge(clb_softmax *a, float *a_out, const clb_softmax *b,                  \
+                                        const float *b_out, int32_t n, int32_t width);                       \
+    void clb_attn_##isa##_softmax_finish(const clb_softmax *softmax, float *out, int32_t n, int32_t width);  \
+    void clb_attn_##isa##_index_scores(const uint16_t *const *blocks, const float *iq, const float *w,       \
+                                       int32_t heads, int32_t dim, float scale, int32_t s0, int32_t s1,      \
+                                       float *scores, void *scratch);                                        \
     int64_t clb_attn_##isa##_index_scratch(int32_t heads, int32_t dim);
 
 CLB_ATTN_DECLARE(ref)

@@ -18,7 +18,8 @@ static void attn_pack(attn_elem *dst, const float *src, int32_t n)
 {
     int32_t i = 0;
     for (; i + 16 <= n; i += 16)
-        _mm256_storeu_si256((__m256i *)(void *)(dst + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(src + i)));
+        _mm256_storeu_si256((__m256i *)(void *)(dst + i),
+                            (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(src + i)));
     for (; i < n; i++)
         dst[i] = s_bf16(src[i]);
 }
@@ -42,11 +43,10 @@ CLB_INLINE __m512i broadcast_pair(const uint16_t *p)
 #define ROWS_5(X) ROWS_4(X) X(4)
 #define ROWS_6(X) ROWS_5(X) X(5)
 
-#define ZERO_ROW(r)                                                                                          \
-    __m512 a##r##0 = zero, a##r##1 = zero, a##r##2 = zero, a##r##3 = zero;
+#define ZERO_ROW(r) __m512 a##r##0 = zero, a##r##1 = zero, a##r##2 = zero, a##r##3 = zero;
 #define STEP_ROW(r)                                                                                          \
     {                                                                                                        \
-        __m512i x = broadcast_pair(a + (r)*lda);                                                             \
+        __m512i x = broadcast_pair(a + (r) * lda);                                                           \
         DOT(a##r##0, b0, x);                                                                                 \
         if (vectors > 1)                                                                                     \
             DOT(a##r##1, b1, x);                                                                             \
@@ -57,18 +57,18 @@ CLB_INLINE __m512i broadcast_pair(const uint16_t *p)
     }
 #define STORE_ROW(r)                                                                                         \
     {                                                                                                        \
-        _mm512_storeu_ps(c + (r)*ldc, a##r##0);                                                              \
+        _mm512_storeu_ps(c + (r) * ldc, a##r##0);                                                            \
         if (vectors > 1)                                                                                     \
-            _mm512_storeu_ps(c + (r)*ldc + 16, a##r##1);                                                     \
+            _mm512_storeu_ps(c + (r) * ldc + 16, a##r##1);                                                   \
         if (vectors > 2)                                                                                     \
-            _mm512_storeu_ps(c + (r)*ldc + 32, a##r##2);                                                     \
+            _mm512_storeu_ps(c + (r) * ldc + 32, a##r##2);                                                   \
         if (vectors > 3)                                                                                     \
-            _mm512_storeu_ps(c + (r)*ldc + 48, a##r##3);                                                     \
+            _mm512_storeu_ps(c + (r) * ldc + 48, a##r##3);                                                   \
     }
 #define MERGE_VECTOR(r, v)                                                                                   \
     if (vectors > v)                                                                                         \
-        _mm512_storeu_ps(c + (r)*ldc + 16 * v,                                                               \
-                         _mm512_fmadd_ps(kept ? _mm512_loadu_ps(c + (r)*ldc + 16 * v) : zero, k,             \
+        _mm512_storeu_ps(c + (r) * ldc + 16 * v,                                                             \
+                         _mm512_fmadd_ps(kept ? _mm512_loadu_ps(c + (r) * ldc + 16 * v) : zero, k,           \
                                          _mm512_mul_ps(a##r##v, g)));
 #define MERGE_ROW(r)                                                                                         \
     {                                                                                                        \
@@ -123,28 +123,28 @@ DEFINE_TILES(merge_tile, MERGE_ROW)
         prefetch_lines(ahead, 24);                                                                           \
         switch (rows - r) {                                                                                  \
         case 1:                                                                                              \
-            tile##_1(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
+            tile##_1(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                \
             break;                                                                                           \
         case 2:                                                                                              \
-            tile##_2(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
+            tile##_2(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                \
             break;                                                                                           \
         case 3:                                                                                              \
-            tile##_3(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
+            tile##_3(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                \
             break;                                                                                           \
         case 4:                                                                                              \
-            tile##_4(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
+            tile##_4(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                \
             break;                                                                                           \
         case 5:                                                                                              \
-            tile##_5(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
+            tile##_5(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                \
             break;                                                                                           \
         default:                                                                                             \
-            tile##_6(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                      \
+            tile##_6(ar, lda, b, ldb, step, pairs, vectors, cr, ldc, kr, gr);                                \
         }                                                                                                    \
     }
 
 #define DEFINE_RUN(name, tile)                                                                               \
-    static void name(const uint16_t *a, size_t lda, int32_t rows, const uint32_t *b, size_t ldb, size_t step,\
-                     int32_t vectors, int32_t pairs, float *c, size_t ldc, const float *keep,                \
+    static void name(const uint16_t *a, size_t lda, int32_t rows, const uint32_t *b, size_t ldb,             \
+                     size_t step, int32_t vectors, int32_t pairs, float *c, size_t ldc, const float *keep,   \
                      const float *gain, row_prefetch *ahead)                                                 \
     {                                                                                                        \
         if (vectors == 4) {                                                                                  \
@@ -163,22 +163,23 @@ DEFINE_RUN(merge_product, merge_tile)
 
 /* A few rows wait for the keys to come from memory: then one group at a time, so that the keys are read
  * in the order they lie in, which is what the processor's own prefetch follows. */
-static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, int32_t groups, int32_t pairs, float *c,
-                        row_prefetch *ahead)
+static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, int32_t groups, int32_t pairs,
+                        float *c, row_prefetch *ahead)
 {
     const int32_t at_once = rows <= 12 ? 1 : 4;
     const size_t step = (size_t)pairs * 16;
     for (int32_t g = 0; g < groups; g += at_once)
         store_product(a, (size_t)pairs * 2, rows, b + (size_t)g * step, 16, step,
-                      groups - g < at_once ? groups - g : at_once, pairs, c + 16 * g, CLB_SPAN, NULL, NULL, ahead);
+                      groups - g < at_once ? groups - g : at_once, pairs, c + 16 * g, CLB_SPAN, NULL, NULL,
+                      ahead);
 }
 
-static void attn_values(const attn_elem *p, int32_t rows, const uint32_t *v, int32_t width, int32_t pairs, float *out,
-                        const float *keep, const float *gain, row_prefetch *ahead)
+static void attn_values(const attn_elem *p, int32_t rows, const uint32_t *v, int32_t width, int32_t pairs,
+                        float *out, const float *keep, const float *gain, row_prefetch *ahead)
 {
     for (int32_t i = 0; i < width; i += 64)
-        merge_product(p, CLB_SPAN, rows, v + i, (size_t)width, 16, width - i < 64 ? (width - i) / 16 : 4, pairs,
-                      out + i, (size_t)width, keep, gain, ahead);
+        merge_product(p, CLB_SPAN, rows, v + i, (size_t)width, 16, width - i < 64 ? (width - i) / 16 : 4,
+                      pairs, out + i, (size_t)width, keep, gain, ahead);
 }
 
 /* ---- softmax ------------------------------------------------------------------------------------- */
@@ -203,7 +204,20 @@ CLB_INLINE __mmask16 group_mask(int32_t n, int g)
 }
 
 /* Folds 16 vectors into one whose lane r is v[r] folded with OP, always in the same tree. */
-#define DEFINE_FOLD(name, OP)                                                                                    CLB_INLINE __m512 name(__m512 v[16])                                                                         {                                                                                                                __m512 u[4];                                                                                                 for (int i = 0; i < 4; i++) {                                                                                    const __m512 *w = v + 4 * i;                                                                                 __m512d x = (__m512d)OP(_mm512_unpacklo_ps(w[0], w[1]), _mm512_unpackhi_ps(w[0], w[1]));                     __m512d y = (__m512d)OP(_mm512_unpacklo_ps(w[2], w[3]), _mm512_unpackhi_ps(w[2], w[3]));                     u[i] = OP((__m512)_mm512_unpacklo_pd(x, y), (__m512)_mm512_unpackhi_pd(x, y));                           }                                                                                                            __m512 x = OP(_mm512_shuffle_f32x4(u[0], u[1], 0x88), _mm512_shuffle_f32x4(u[0], u[1], 0xdd));               __m512 y = OP(_mm512_shuffle_f32x4(u[2], u[3], 0x88), _mm512_shuffle_f32x4(u[2], u[3], 0xdd));               return OP(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));                           }
+#define DEFINE_FOLD(name, OP)                                                                                \
+    CLB_INLINE __m512 name(__m512 v[16])                                                                     \
+    {                                                                                                        \
+        __m512 u[4];                                                                                         \
+        for (int i = 0; i < 4; i++) {                                                                        \
+            const __m512 *w = v + 4 * i;                                                                     \
+            __m512d x = (__m512d)OP(_mm512_unpacklo_ps(w[0], w[1]), _mm512_unpackhi_ps(w[0], w[1]));         \
+            __m512d y = (__m512d)OP(_mm512_unpacklo_ps(w[2], w[3]), _mm512_unpackhi_ps(w[2], w[3]));         \
+            u[i] = OP((__m512)_mm512_unpacklo_pd(x, y), (__m512)_mm512_unpackhi_pd(x, y));                   \
+        }                                                                                                    \
+        __m512 x = OP(_mm512_shuffle_f32x4(u[0], u[1], 0x88), _mm512_shuffle_f32x4(u[0], u[1], 0xdd));       \
+        __m512 y = OP(_mm512_shuffle_f32x4(u[2], u[3], 0x88), _mm512_shuffle_f32x4(u[2], u[3], 0xdd));       \
+        return OP(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));                       \
+    }
 
 DEFINE_FOLD(fold_max, _mm512_max_ps)
 DEFINE_FOLD(fold_sum, _mm512_add_ps)
@@ -244,8 +258,8 @@ CLB_INLINE __m512 row_probs(const float *s, int32_t n, float scale, float max, u
     return sum;
 }
 
-static void attn_softmax(float (*s)[CLB_SPAN], int32_t rows, const int32_t *n, float scale, attn_elem (*p)[CLB_SPAN],
-                         float *max, float *sum)
+static void attn_softmax(float (*s)[CLB_SPAN], int32_t rows, const int32_t *n, float scale,
+                         attn_elem (*p)[CLB_SPAN], float *max, float *sum)
 {
     for (int32_t r = 0; r < rows; r += 16) {
         int32_t count = rows - r < 16 ? rows - r : 16;

@@ -19,9 +19,9 @@
 #include "attn.h"
 
 enum {
-    TILE_ROWS = 30,   /* GQA: query rows that share one pass over a span */
-    HEAD_ROWS = 64,   /* MLA and indexer: the same for heads */
-    LANES = 16,       /* tokens per group of keys */
+    TILE_ROWS = 30, /* GQA: query rows that share one pass over a span */
+    HEAD_ROWS = 64, /* MLA and indexer: the same for heads */
+    LANES = 16,     /* tokens per group of keys */
     PAIRS = CLB_SPAN / 2,
     ALIGN = 64
 };
@@ -77,8 +77,8 @@ CLB_INLINE void merge_lanes(vf *a_max, vf *a_sum, vf b_max, vf b_sum, vf *keep, 
 }
 
 /* The same for rows in memory; part_max, part_sum, keep and gain have room up to a whole vector. */
-static void merge_states(clb_softmax *state, const float *part_max, const float *part_sum, int32_t rows, float *keep,
-                         float *gain)
+static void merge_states(clb_softmax *state, const float *part_max, const float *part_sum, int32_t rows,
+                         float *keep, float *gain)
 {
     for (int32_t r = 0; r < rows; r += VW) {
         float max[VW] = {0}, sum[VW] = {0};
@@ -108,8 +108,8 @@ static void merge_row(float *out, const float *product, float keep, float gain, 
         out[i] = s_fma(keep != 0.0f ? out[i] : 0.0f, keep, product[i] * gain);
 }
 
-void CLB_ATTN(softmax_merge)(clb_softmax *a, float *a_out, const clb_softmax *b, const float *b_out, int32_t n,
-                             int32_t width)
+void CLB_ATTN(softmax_merge)(clb_softmax *a, float *a_out, const clb_softmax *b, const float *b_out,
+                             int32_t n, int32_t width)
 {
     for (int32_t r = 0; r < n; r++, a_out += width, b_out += width) {
         if (b[r].max == -INFINITY && b[r].sum == 0.0f)
@@ -137,9 +137,10 @@ void CLB_ATTN(softmax_finish)(const clb_softmax *softmax, float *out, int32_t n,
  * keys after a row's last do not reach its result. k: [group][pairs][16][2]; v: [64][v_width][2] with
  * v_width a multiple of 16. out rows are `width` <= v_width floats apart; if they differ, `product` is
  * room for rows * v_width floats. `ahead`: what the next span will read, or NULL. */
-static void attend_span(tile_area *area, const attn_elem *q, int32_t pairs, int32_t rows, const int32_t *visible,
-                        const uint32_t *k, const uint32_t *v, int32_t v_width, float scale, clb_softmax *state,
-                        float *out, int32_t width, float *product, row_prefetch *ahead)
+static void attend_span(tile_area *area, const attn_elem *q, int32_t pairs, int32_t rows,
+                        const int32_t *visible, const uint32_t *k, const uint32_t *v, int32_t v_width,
+                        float scale, clb_softmax *state, float *out, int32_t width, float *product,
+                        row_prefetch *ahead)
 {
     int32_t groups = (visible[rows - 1] + LANES - 1) / LANES;
     attn_scores(q, rows, k, groups, pairs, area->scores[0], ahead);
@@ -156,13 +157,14 @@ static void attend_span(tile_area *area, const attn_elem *q, int32_t pairs, int3
         one[r] = 1.0f;
     attn_values(area->probs[0], rows, v, v_width, used, product, none, one, ahead);
     for (int32_t r = 0; r < rows; r++)
-        merge_row(out + (size_t)r * (size_t)width, product + (size_t)r * (size_t)v_width, area->keep[r], area->gain[r],
-                  width);
+        merge_row(out + (size_t)r * (size_t)width, product + (size_t)r * (size_t)v_width, area->keep[r],
+                  area->gain[r], width);
 }
 
 /* ---- GQA ------------------------------------------------------------------------------------------ */
 
-void CLB_ATTN(gqa_store)(uint8_t *head_block, int32_t dim, int32_t token_in_block, const float *k, const float *v)
+void CLB_ATTN(gqa_store)(uint8_t *head_block, int32_t dim, int32_t token_in_block, const float *k,
+                         const float *v)
 {
     size_t t = (size_t)token_in_block, width = (size_t)dim;
     uint16_t *keys = (uint16_t *)(void *)head_block + t / LANES * width * LANES + t % LANES * 2;
@@ -207,8 +209,9 @@ void CLB_ATTN(gqa_attend)(const clb_gqa_args *args, int32_t t0, int32_t t1, int3
             const uint8_t *k = args->blocks[span] + (size_t)args->kv_head * CLB_GQA_HEAD_BYTES(dim);
             const uint8_t *v = k + CLB_SPAN * dim * 2;
             attend_span(area, q + (size_t)skip * dim, args->dim / 2, rows - skip, visible + skip,
-                        (const uint32_t *)(const void *)k, (const uint32_t *)(const void *)v, args->dim, args->scale,
-                        softmax + row0 + skip, out + (size_t)(row0 + skip) * dim, args->dim, NULL, NULL);
+                        (const uint32_t *)(const void *)k, (const uint32_t *)(const void *)v, args->dim,
+                        args->scale, softmax + row0 + skip, out + (size_t)(row0 + skip) * dim, args->dim,
+                        NULL, NULL);
         }
     }
 }
@@ -281,7 +284,8 @@ static int32_t gather(const clb_mla_args *args, int32_t span, const uint32_t **r
     int32_t n = args->n_selected - first < CLB_SPAN ? args->n_selected - first : CLB_SPAN;
     for (int32_t i = 0; i < n; i++) {
         int32_t p = args->selected ? args->selected[first + i] : first + i;
-        rows[i] = (const uint32_t *)(const void *)(args->blocks[p / CLB_SPAN] + (size_t)(p % CLB_SPAN) * width);
+        rows[i] =
+            (const uint32_t *)(const void *)(args->blocks[p / CLB_SPAN] + (size_t)(p % CLB_SPAN) * width);
     }
     return n > 0 ? n : 0;
 }
@@ -309,8 +313,9 @@ void CLB_ATTN(mla_attend)(const clb_mla_args *args, int32_t h0, int32_t h1, int3
             visible[r] = n;
         for (int32_t h = h0; h < h1; h += HEAD_ROWS)
             attend_span(a.area, a.q + (size_t)(h - h0) * (size_t)width, width / 2,
-                        h1 - h < HEAD_ROWS ? h1 - h : HEAD_ROWS, visible, a.keys, a.values, v_width, args->scale,
-                        softmax + h, out + (size_t)h * (size_t)args->rank, args->rank, a.product, &ahead);
+                        h1 - h < HEAD_ROWS ? h1 - h : HEAD_ROWS, visible, a.keys, a.values, v_width,
+                        args->scale, softmax + h, out + (size_t)h * (size_t)args->rank, args->rank, a.product,
+                        &ahead);
         n = n_next;
     }
 }

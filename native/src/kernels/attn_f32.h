@@ -13,8 +13,8 @@ CLB_INLINE void attn_pack(attn_elem *dst, const float *src, int32_t n)
 }
 
 /* acc[row][vector] over all pairs, for up to 4 rows and one group of 16 lanes. */
-CLB_INLINE void multiply(const float *a, size_t lda, const uint32_t *b, size_t ldb, int32_t pairs, const int rows,
-                         vf acc[4][ATTN_VECTORS])
+CLB_INLINE void multiply(const float *a, size_t lda, const uint32_t *b, size_t ldb, int32_t pairs,
+                         const int rows, vf acc[4][ATTN_VECTORS])
 {
     vf sum[4][ATTN_VECTORS] = {{{0}}};
     for (int32_t j = 0; j < pairs; j++, a += 2, b += ldb) {
@@ -51,8 +51,8 @@ CLB_INLINE void scores_rows(const float *a, const uint32_t *b, int32_t pairs, fl
             v_store(c + r * CLB_SPAN + v * VW, acc[r][v]);
 }
 
-static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, int32_t groups, int32_t pairs, float *c,
-                        row_prefetch *ahead)
+static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, int32_t groups, int32_t pairs,
+                        float *c, row_prefetch *ahead)
 {
     size_t lda = (size_t)pairs * 2;
     for (int32_t g = 0; g < groups; g++, b += (size_t)pairs * 16, c += 16)
@@ -76,8 +76,8 @@ static void attn_scores(const attn_elem *a, int32_t rows, const uint32_t *b, int
         }
 }
 
-CLB_INLINE void values_rows(const float *a, const uint32_t *b, size_t ldb, int32_t pairs, float *out, size_t ldo,
-                            const float *keep, const float *gain, const int rows)
+CLB_INLINE void values_rows(const float *a, const uint32_t *b, size_t ldb, int32_t pairs, float *out,
+                            size_t ldo, const float *keep, const float *gain, const int rows)
 {
     vf acc[4][ATTN_VECTORS];
     multiply(a, CLB_SPAN, b, ldb, pairs, rows, acc);
@@ -93,8 +93,8 @@ CLB_INLINE void values_rows(const float *a, const uint32_t *b, size_t ldb, int32
     }
 }
 
-static void attn_values(const attn_elem *p, int32_t rows, const uint32_t *v, int32_t width, int32_t pairs, float *out,
-                        const float *keep, const float *gain, row_prefetch *ahead)
+static void attn_values(const attn_elem *p, int32_t rows, const uint32_t *v, int32_t width, int32_t pairs,
+                        float *out, const float *keep, const float *gain, row_prefetch *ahead)
 {
     size_t ld = (size_t)width;
     for (size_t i = 0; i < ld; i += 16)
@@ -141,8 +141,8 @@ CLB_INLINE void softmax_row(float *s, int32_t n, float scale, attn_elem *p, floa
     *row_sum = v_sum(sum);
 }
 
-static void attn_softmax(float (*s)[CLB_SPAN], int32_t rows, const int32_t *n, float scale, attn_elem (*p)[CLB_SPAN],
-                         float *max, float *sum)
+static void attn_softmax(float (*s)[CLB_SPAN], int32_t rows, const int32_t *n, float scale,
+                         attn_elem (*p)[CLB_SPAN], float *max, float *sum)
 {
     for (int32_t r = 0; r < rows; r++)
         softmax_row(s[r], n[r], scale, p[r], max + r, sum + r);
@@ -160,7 +160,8 @@ static void attn_transpose(uint32_t *dst, const uint32_t *const *rows, int32_t n
 }
 
 /* dst[i][2] = bf16 number i of a, then of b, for 2n numbers. */
-static void attn_interleave(uint32_t *restrict dst, const uint32_t *restrict a, const uint32_t *restrict b, int32_t n)
+static void attn_interleave(uint32_t *restrict dst, const uint32_t *restrict a, const uint32_t *restrict b,
+                            int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
         dst[2 * i] = (a[i] & 0xffffu) | b[i] << 16;

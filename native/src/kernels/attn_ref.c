@@ -42,8 +42,8 @@ void clb_attn_ref_rows_store_bf16(uint16_t *dst, const float *src, int32_t n)
     memcpy(dst, src, (size_t)n * 4);
 }
 
-void clb_attn_ref_softmax_merge(clb_softmax *a, float *a_out, const clb_softmax *b, const float *b_out, int32_t n,
-                                int32_t width)
+void clb_attn_ref_softmax_merge(clb_softmax *a, float *a_out, const clb_softmax *b, const float *b_out,
+                                int32_t n, int32_t width)
 {
     for (int32_t r = 0; r < n; r++, a_out += width, b_out += width) {
         int a_empty = a[r].max == -INFINITY && a[r].sum == 0.0f;
@@ -151,7 +151,8 @@ void clb_attn_ref_index_scores(const uint16_t *const *blocks, const float *iq, c
 {
     (void)scratch;
     for (int32_t s = s0; s < s1; s++) {
-        const float *key = (const float *)(const void *)blocks[s / CLB_SPAN] + (size_t)(s % CLB_SPAN) * (size_t)dim;
+        const float *key =
+            (const float *)(const void *)blocks[s / CLB_SPAN] + (size_t)(s % CLB_SPAN) * (size_t)dim;
         double sum = 0;
         for (int32_t j = 0; j < heads; j++) {
             double dot = 0;

@@ -19,7 +19,7 @@ static uint32_t saved_state(void)
     return eax;
 }
 
-#define HAS(reg, bit) (((reg) >> (bit)&1u) != 0)
+#define HAS(reg, bit) (((reg) >> (bit) & 1u) != 0)
 #define STATE_YMM 0x06u
 #define STATE_ZMM 0xe6u
 

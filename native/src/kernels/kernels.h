@@ -44,24 +44,24 @@ typedef struct {
 } clb_softmax;
 
 typedef struct {
-    int32_t dim;        /* head dim, padded to a multiple of 16 */
-    int32_t n_heads;    /* query heads of this KV head (the GQA group) */
-    float scale;        /* multiplied into the scores */
+    int32_t dim;                  /* head dim, padded to a multiple of 16 */
+    int32_t n_heads;              /* query heads of this KV head (the GQA group) */
+    float scale;                  /* multiplied into the scores */
     const uint8_t *const *blocks; /* [span] start of this layer's KV of that block, head 0 */
     int32_t kv_head;
-    const float *q;     /* query rows: q + token*q_stride + head*dim, f32, after rope */
-    int64_t q_stride;   /* floats between tokens */
+    const float *q;         /* query rows: q + token*q_stride + head*dim, f32, after rope */
+    int64_t q_stride;       /* floats between tokens */
     int32_t first_position; /* absolute position of token 0 of this call; token t sees keys 0..first+t */
 } clb_gqa_args;
 
 typedef struct {
-    int32_t n_heads;   /* all query heads share the latent */
-    int32_t rank;      /* kv_lora: first `rank` values of a row are key and value; even */
-    int32_t rope;      /* further key values; even */
+    int32_t n_heads; /* all query heads share the latent */
+    int32_t rank;    /* kv_lora: first `rank` values of a row are key and value; even */
+    int32_t rope;    /* further key values; even */
     float scale;
     const uint16_t *const *blocks; /* [span] latent rows [128][rank+rope] of this layer */
-    const float *q;    /* f32 [n_heads][rank+rope] of one token: absorbed part, then rope part */
-    const int32_t *selected; /* ascending positions, or NULL = all of 0..n_selected-1 */
+    const float *q;                /* f32 [n_heads][rank+rope] of one token: absorbed part, then rope part */
+    const int32_t *selected;       /* ascending positions, or NULL = all of 0..n_selected-1 */
     int32_t n_selected;
 } clb_mla_args;
 
@@ -75,16 +75,17 @@ typedef struct clb_kernels {
      * act_align tokens. */
     int64_t (*act_bytes)(int32_t kind, int32_t cols, int32_t n);
     int32_t act_align;
-    void (*act_prepare)(int32_t kind, int32_t cols, int32_t n, const float *x, int64_t ldx, const int32_t *index,
-                        void *out, int32_t t0, int32_t t1);
+    void (*act_prepare)(int32_t kind, int32_t cols, int32_t n, const float *x, int64_t ldx,
+                        const int32_t *index, void *out, int32_t t0, int32_t t1);
 
     /* y[t*ldy + row] for rows of blocks [block0, block1) and tokens [t0, t1); act as prepared for n
      * tokens. t0 is a multiple of act_align. Rows >= w->rows are not written. */
-    void (*linear)(const clb_weight *w, const void *act, int32_t n, int32_t t0, int32_t t1, float *y, int64_t ldy,
-                   int32_t block0, int32_t block1, int32_t flags);
+    void (*linear)(const clb_weight *w, const void *act, int32_t n, int32_t t0, int32_t t1, float *y,
+                   int64_t ldy, int32_t block0, int32_t block1, int32_t flags);
 
     /* Writes one token's K and V (f32 [dim], already roped) of one head into its block. */
-    void (*gqa_store)(uint8_t *head_block, int32_t dim, int32_t token_in_block, const float *k, const float *v);
+    void (*gqa_store)(uint8_t *head_block, int32_t dim, int32_t token_in_block, const float *k,
+                      const float *v);
     /* Attends tokens [t0, t1) over spans [span0, span1), merging into state (row = t*n_heads + head:
      * softmax[row], out + row*dim f32). Each span is reduced on its own and then merged in ascending
      * order, so cutting [span0, span1) or the tokens differently gives equal bits. Spans that lie
@@ -109,13 +110,14 @@ typedef struct clb_kernels {
     /* DSA scores of one token: score[s] = sum_j w[j] * max(0, iq_j . ik_s * scale), j ascending in a
      * fixed order, for s in [s0, s1). iq f32 [heads][dim] is rounded to bf16 inside; blocks: bf16
      * [128][dim]. s0 is a multiple of 128. scratch: index_scratch bytes. */
-    void (*index_scores)(const uint16_t *const *blocks, const float *iq, const float *w, int32_t heads, int32_t dim,
-                         float scale, int32_t s0, int32_t s1, float *scores, void *scratch);
+    void (*index_scores)(const uint16_t *const *blocks, const float *iq, const float *w, int32_t heads,
+                         int32_t dim, float scale, int32_t s0, int32_t s1, float *scores, void *scratch);
     int64_t (*index_scratch)(int32_t heads, int32_t dim);
 
     /* ---- vectors (per token, f32) ---- */
     void (*rms_norm)(float *out, const float *x, const float *weight, int32_t n, float eps);
-    void (*layer_norm)(float *out, const float *x, const float *weight, const float *bias, int32_t n, float eps);
+    void (*layer_norm)(float *out, const float *x, const float *weight, const float *bias, int32_t n,
+                       float eps);
     void (*swiglu)(float *out, const float *gate, const float *up, int32_t n); /* silu(gate)*up */
     void (*add)(float *y, const float *x, int32_t n);                          /* y += x */
     void (*axpy)(float *y, float a, const float *x, int32_t n);                /* y = fma(a, x, y) */

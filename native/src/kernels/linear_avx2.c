@@ -110,7 +110,7 @@ ALWAYS_INLINE fvec load_scale(const scale_kind kind, const uint8_t *scales, int 
 
 /* A broadcast from memory is a plain load, so nothing is fetched ahead. */
 #define LOAD_ACTS(step_x, tokens)
-#define ACT(t) broadcast(step_x + (t)*4)
+#define ACT(t) broadcast(step_x + (t) * 4)
 
 /* Steps (of two products) whose 16-bit sums are widened together: 4 * 2 * (2*15*127) < 2^15. */
 #define NIBBLE_RUN 4
@@ -126,8 +126,8 @@ ALWAYS_INLINE fvec load_scale(const scale_kind kind, const uint8_t *scales, int 
 static void widen_f16(const uint8_t *w, int32_t pairs, float *out)
 {
     /* per 128-bit half: the four even columns' values, then the four odd ones */
-    const __m256i split = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12,
-                                           13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m256i split = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5,
+                                           8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     for (int32_t p = 0; p < pairs; p++, w += 128, out += 64)
         for (int r = 0; r < 4; r++) {
             const __m256i v = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(load(w + r * 32), split), 0xd8);
@@ -142,7 +142,8 @@ static void widen_f16(const uint8_t *w, int32_t pairs, float *out)
 ALWAYS_INLINE __m256 fp8_to_f32(__m256i top)
 {
     const __m256i sign = _mm256_and_si256(top, _mm256_set1_epi32((int32_t)0x80000000u));
-    const __m256i magnitude = _mm256_srli_epi32(_mm256_andnot_si256(_mm256_set1_epi32((int32_t)0x80000000u), top), 4);
+    const __m256i magnitude =
+        _mm256_srli_epi32(_mm256_andnot_si256(_mm256_set1_epi32((int32_t)0x80000000u), top), 4);
     const __m256i nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f << 20));
     const __m256i normal = _mm256_add_epi32(magnitude, _mm256_set1_epi32(120 << 23));
     const __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32(8 << 20), magnitude);
@@ -198,7 +199,8 @@ static float quantize_segment(const float *x, int32_t n, int32_t seg, int8_t *q,
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256i top = _mm256_setzero_si256();
     for (int32_t i = 0; i < seg; i += 8)
-        top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(load_part(x + i, n - i)), magnitude));
+        top =
+            _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(load_part(x + i, n - i)), magnitude));
     __m128i half = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
     half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0x4e));
     half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0xb1));
@@ -213,7 +215,8 @@ static float quantize_segment(const float *x, int32_t n, int32_t seg, int8_t *q,
     const __m256 inverse = _mm256_set1_ps(127.0f / absmax);
     __m256i sum = _mm256_setzero_si256();
     for (int32_t i = 0; i < seg; i += 8) {
-        const __m256i r = _mm256_cvtps_epi32(_mm256_mul_ps(load_part(x + i, n - i), inverse)); /* ties to even */
+        const __m256i r =
+            _mm256_cvtps_epi32(_mm256_mul_ps(load_part(x + i, n - i), inverse)); /* ties to even */
         sum = _mm256_add_epi32(sum, r);
         const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
         _mm_storel_epi64((__m128i *)(void *)(q + i), _mm_packs_epi16(words, words));

@@ -104,7 +104,7 @@ typedef struct {
 /* bf16 bits of magnitude v. Normals: exponent bias 7 becomes 127. Subnormals m * 2^-9: the exponent is
  * that of the leading bit. 127 is NaN. */
 #define FP8_SUBNORMAL(v)                                                                                     \
-    ((v) == 0 ? 0 : (v) >= 4 ? 0x3c00 | ((v)&3) << 5 : (v) >= 2 ? 0x3b80 | ((v)&1) << 6 : 0x3b00)
+    ((v) == 0 ? 0 : (v) >= 4 ? 0x3c00 | ((v) & 3) << 5 : (v) >= 2 ? 0x3b80 | ((v) & 1) << 6 : 0x3b00)
 #define FP8_BITS(v) ((v) == 127 ? 0x7fc0 : (v) >= 8 ? ((v) << 4) + 0x3c00 : FP8_SUBNORMAL(v))
 #define FP8_LOW(v) FP8_BITS(v) & 0xff
 #define FP8_HIGH(v) FP8_BITS(v) >> 8
@@ -144,8 +144,8 @@ ALWAYS_INLINE bf16_pairs widen_fp8(__m512i v, const fp8_tables *t)
 
 CLB_DEFINE_TILES_FOR()
 
-void clb_linear_avx512_linear(const clb_weight *w, const void *act, int32_t n, int32_t t0, int32_t t1, float *y,
-                              int64_t ldy, int32_t block0, int32_t block1, int32_t flags)
+void clb_linear_avx512_linear(const clb_weight *w, const void *act, int32_t n, int32_t t0, int32_t t1,
+                              float *y, int64_t ldy, int32_t block0, int32_t block1, int32_t flags)
 {
     clb_linear_tiled(tiles_for(w), w, act, n, t0, t1, y, ldy, block0, block1, flags);
 }
@@ -171,8 +171,8 @@ ALWAYS_INLINE __mmask16 lanes(int32_t n)
             _mm512_unpackhi_epi64)
 /* Across the 128-bit quarters of four such vectors. */
 #define REDUCE_16(op, v)                                                                                     \
-    COMBINE(op, COMBINE(op, v[0], v[1], SHUFFLE_44, SHUFFLE_EE), COMBINE(op, v[2], v[3], SHUFFLE_44, SHUFFLE_EE), \
-            SHUFFLE_88, SHUFFLE_DD)
+    COMBINE(op, COMBINE(op, v[0], v[1], SHUFFLE_44, SHUFFLE_EE),                                             \
+            COMBINE(op, v[2], v[3], SHUFFLE_44, SHUFFLE_EE), SHUFFLE_88, SHUFFLE_DD)
 
 /* clb_quantize_fn for whole segments of `seg` columns, known at compile time. */
 ALWAYS_INLINE void quantize_segments(const float *x, const int seg, int32_t n_seg, clb_quantized *out)
@@ -196,7 +196,8 @@ ALWAYS_INLINE void quantize_segments(const float *x, const int seg, int32_t n_se
     const __m512 absmax = _mm512_castsi512_ps(bits);
     const __m512 largest = _mm512_set1_ps(127.0f);
     const __mmask16 odd = _mm512_cmpge_epu32_mask(bits, _mm512_set1_epi32(0x7f800000));
-    const __mmask16 live = _mm512_cmp_ps_mask(absmax, _mm512_set1_ps(CLB_ACT_TINY), _CMP_GE_OQ) & (__mmask16)~odd;
+    const __mmask16 live =
+        _mm512_cmp_ps_mask(absmax, _mm512_set1_ps(CLB_ACT_TINY), _CMP_GE_OQ) & (__mmask16)~odd;
     _Alignas(64) float inverse[CLB_QUANTIZE_SEGS];
     _mm512_store_ps(inverse, _mm512_maskz_div_ps(live, largest, absmax));
     const __m512 scale = _mm512_maskz_div_ps(live, absmax, largest);

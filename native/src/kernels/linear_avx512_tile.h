@@ -41,29 +41,29 @@
 #define END_SUM(t) finish(args, t, s##t##a, s##t##b);
 
 #define DECLARE_DOT(t) __m512i c##t##a, c##t##b;
-#define BEGIN_DOT(t) c##t##a = c##t##b = broadcast(start + (t)*4);
+#define BEGIN_DOT(t) c##t##a = c##t##b = broadcast(start + (t) * 4);
 #define ZERO_DOT(t) c##t##a = c##t##b = _mm512_setzero_si512();
 #define STEP_DOT(t)                                                                                          \
     {                                                                                                        \
-        const __m512i x4 = broadcast(step + (t)*4);                                                          \
+        const __m512i x4 = broadcast(step + (t) * 4);                                                        \
         DOT_U8S8(c##t##a, wa, x4);                                                                           \
         DOT_U8S8(c##t##b, wb, x4);                                                                           \
     }
 #define SCALE_BY_ROW(t)                                                                                      \
     {                                                                                                        \
-        const __m512 as = broadcast_f32(scale + (t)*4);                                                      \
+        const __m512 as = broadcast_f32(scale + (t) * 4);                                                    \
         s##t##a = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c##t##a), as, s##t##a);                                 \
         s##t##b = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c##t##b), as, s##t##b);                                 \
     }
 #define SCALE_BY_SEGMENT(t)                                                                                  \
     {                                                                                                        \
-        const __m512 as = broadcast_f32(scale + (t)*4);                                                      \
+        const __m512 as = broadcast_f32(scale + (t) * 4);                                                    \
         s##t##a = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c##t##a), _mm512_mul_ps(da, as), s##t##a);              \
         s##t##b = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c##t##b), _mm512_mul_ps(db, as), s##t##b);              \
     }
 #define ADD_MINIMUM(t)                                                                                       \
     {                                                                                                        \
-        const __m512 xs = broadcast_f32(scale + CLB_T * 4 + (t)*4);                                          \
+        const __m512 xs = broadcast_f32(scale + CLB_T * 4 + (t) * 4);                                        \
         s##t##a = _mm512_fmadd_ps(ma, xs, s##t##a);                                                          \
         s##t##b = _mm512_fmadd_ps(mb, xs, s##t##b);                                                          \
     }
@@ -138,18 +138,42 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
     EACH(END_SUM)
 }
 
-static void TILE(i8_row)(const clb_tile_args *args) { TILE(int)(8, 64, SCALE_ROW, args); }
-static void TILE(i4_row)(const clb_tile_args *args) { TILE(int)(4, 64, SCALE_ROW, args); }
-static void TILE(i4_group16)(const clb_tile_args *args) { TILE(int)(4, 16, SCALE_F32, args); }
-static void TILE(i4_group32)(const clb_tile_args *args) { TILE(int)(4, 32, SCALE_F32, args); }
-static void TILE(i4_group64)(const clb_tile_args *args) { TILE(int)(4, 64, SCALE_F32, args); }
-static void TILE(q4_0)(const clb_tile_args *args) { TILE(int)(4, 32, SCALE_F16, args); }
-static void TILE(q4_1)(const clb_tile_args *args) { TILE(int)(4, 32, SCALE_F16_MIN, args); }
-static void TILE(q8_0)(const clb_tile_args *args) { TILE(int)(8, 32, SCALE_F16, args); }
+static void TILE(i8_row)(const clb_tile_args *args)
+{
+    TILE(int)(8, 64, SCALE_ROW, args);
+}
+static void TILE(i4_row)(const clb_tile_args *args)
+{
+    TILE(int)(4, 64, SCALE_ROW, args);
+}
+static void TILE(i4_group16)(const clb_tile_args *args)
+{
+    TILE(int)(4, 16, SCALE_F32, args);
+}
+static void TILE(i4_group32)(const clb_tile_args *args)
+{
+    TILE(int)(4, 32, SCALE_F32, args);
+}
+static void TILE(i4_group64)(const clb_tile_args *args)
+{
+    TILE(int)(4, 64, SCALE_F32, args);
+}
+static void TILE(q4_0)(const clb_tile_args *args)
+{
+    TILE(int)(4, 32, SCALE_F16, args);
+}
+static void TILE(q4_1)(const clb_tile_args *args)
+{
+    TILE(int)(4, 32, SCALE_F16_MIN, args);
+}
+static void TILE(q8_0)(const clb_tile_args *args)
+{
+    TILE(int)(8, 32, SCALE_F16, args);
+}
 
 #define STEP_BF16(t)                                                                                         \
     {                                                                                                        \
-        const __m512bh x2 = (__m512bh)broadcast(step + (t)*4);                                               \
+        const __m512bh x2 = (__m512bh)broadcast(step + (t) * 4);                                             \
         s##t##a = _mm512_dpbf16_ps(s##t##a, (__m512bh)wa, x2);                                               \
         s##t##b = _mm512_dpbf16_ps(s##t##b, (__m512bh)wb, x2);                                               \
     }
@@ -175,7 +199,7 @@ static void TILE(bf16)(const clb_tile_args *args)
 
 #define STEP_F16(t)                                                                                          \
     {                                                                                                        \
-        const __m512i x2 = broadcast(step + (t)*4);                                                          \
+        const __m512i x2 = broadcast(step + (t) * 4);                                                        \
         const __m512 x0 = _mm512_castsi512_ps(_mm512_slli_epi32(x2, 16));                                    \
         const __m512 x1 = _mm512_castsi512_ps(_mm512_and_si512(x2, high16));                                 \
         s##t##a = _mm512_fmadd_ps(wa1, x1, _mm512_fmadd_ps(wa0, x0, s##t##a));                               \
@@ -204,7 +228,7 @@ static void TILE(f16)(const clb_tile_args *args)
 
 #define STEP_F32(t)                                                                                          \
     {                                                                                                        \
-        const __m512 x1 = broadcast_f32(step + (t)*4);                                                       \
+        const __m512 x1 = broadcast_f32(step + (t) * 4);                                                     \
         s##t##a = _mm512_fmadd_ps(wa, x1, s##t##a);                                                          \
         s##t##b = _mm512_fmadd_ps(wb, x1, s##t##b);                                                          \
     }
@@ -227,12 +251,12 @@ static void TILE(f32)(const clb_tile_args *args)
 
 #define ADD_CHAIN(t)                                                                                         \
     {                                                                                                        \
-        float *sum = sums + (t)*32;                                                                          \
+        float *sum = sums + (t) * 32;                                                                        \
         _mm512_store_ps(sum, _mm512_fmadd_ps(s##t##a, block_scale, _mm512_load_ps(sum)));                    \
         _mm512_store_ps(sum + 16, _mm512_fmadd_ps(s##t##b, block_scale, _mm512_load_ps(sum + 16)));          \
     }
 #define END_STORED_SUM(t)                                                                                    \
-    finish(args, t, _mm512_load_ps(sums + (t)*32), _mm512_load_ps(sums + (t)*32 + 16));
+    finish(args, t, _mm512_load_ps(sums + (t) * 32), _mm512_load_ps(sums + (t) * 32 + 16));
 
 /* The tables of the conversion take four registers, so the sums (touched once per 128 columns) wait in
  * memory. */

@@ -18,7 +18,7 @@
 #include "linear.h"
 
 #define ROWS CLB_BLOCK_ROWS
-#define TOKENS 32    /* tokens that share one widened segment */
+#define TOKENS 32 /* tokens that share one widened segment */
 #define MAX_SEG 128
 #define FLOAT_COLS 64 /* columns widened at once for formats without segments of their own */
 
@@ -140,7 +140,8 @@ static void widen_bytes(const uint8_t *data, int32_t seg, int16_t out[][ROWS])
 
 /* dot[r] = sum over the segment of w[c][r] * x[c]. `run` columns are summed in 16 bits before they are
  * widened: 16 for nibbles (16*15*127 < 2^15), 2 for bytes (2*128*127 < 2^15). */
-static inline void dot_segment(const int16_t w[][ROWS], const int8_t *x, int32_t seg, int32_t run, int32_t *dot)
+static inline void dot_segment(const int16_t w[][ROWS], const int8_t *x, int32_t seg, int32_t run,
+                               int32_t *dot)
 {
     for (int32_t g = 0; g < ROWS / 8; g++) {
         i32x4 even = {0};
@@ -182,8 +183,8 @@ static void segment_scales(const clb_weight *w, const uint8_t *segment, float *s
 }
 
 /* One block times tokens [t0, t0 + n). */
-static void block_quantized(const clb_weight *w, const uint8_t *block, const uint8_t *act, int32_t t0, int32_t n,
-                            float sum[][ROWS])
+static void block_quantized(const clb_weight *w, const uint8_t *block, const uint8_t *act, int32_t t0,
+                            int32_t n, float sum[][ROWS])
 {
     const int32_t seg = w->seg;
     const int64_t stride = token_bytes(w->act, w->cols);
@@ -207,9 +208,9 @@ static void block_quantized(const clb_weight *w, const uint8_t *block, const uin
             const int8_t *x = (const int8_t *)token + w->n_seg * (int64_t)sizeof a + (int64_t)s * seg;
             int32_t dot[ROWS];
             if (bytes)
-                dot_segment((const int16_t(*)[ROWS])wide, x, seg, 2, dot);
+                dot_segment((const int16_t (*)[ROWS])wide, x, seg, 2, dot);
             else
-                dot_segment((const int16_t(*)[ROWS])wide, x, seg, 16, dot);
+                dot_segment((const int16_t (*)[ROWS])wide, x, seg, 16, dot);
             if (by_row)
                 for (int32_t r = 0; r < ROWS; r++)
                     sum[t][r] += (float)dot[r] * a.scale;
@@ -233,7 +234,8 @@ static void block_quantized(const clb_weight *w, const uint8_t *block, const uin
 /* ---- floating-point weights ------------------------------------------------------------------ */
 
 /* Widens columns [first, first + n) of a block to f32 [column][32 rows], fp8 without its scale. */
-static void widen_floats(const clb_weight *w, const uint8_t *block, int32_t first, int32_t n, float out[][ROWS])
+static void widen_floats(const clb_weight *w, const uint8_t *block, int32_t first, int32_t n,
+                         float out[][ROWS])
 {
     static const int32_t fp8_place[4] = {0, 2, 1, 3};
     for (int32_t c = 0; c < n; c++) {
@@ -290,18 +292,18 @@ static void block_float(const clb_weight *w, const uint8_t *block, const uint8_t
             const float *xt = x + (int64_t)(t0 + t) * w->cols + first;
             if (fp8) {
                 float part[ROWS] = {0};
-                chain((const float(*)[ROWS])wide, xt, live, part);
+                chain((const float (*)[ROWS])wide, xt, live, part);
                 for (int32_t r = 0; r < ROWS; r++)
                     sum[t][r] += part[r] * scale;
             } else {
-                chain((const float(*)[ROWS])wide, xt, live, sum[t]);
+                chain((const float (*)[ROWS])wide, xt, live, sum[t]);
             }
         }
     }
 }
 
-void clb_linear_baseline_linear(const clb_weight *w, const void *act, int32_t n, int32_t t0, int32_t t1, float *y,
-                                int64_t ldy, int32_t block0, int32_t block1, int32_t flags)
+void clb_linear_baseline_linear(const clb_weight *w, const void *act, int32_t n, int32_t t0, int32_t t1,
+                                float *y, int64_t ldy, int32_t block0, int32_t block1, int32_t flags)
 {
     (void)n;
     for (int32_t b = block0; b < block1; b++) {

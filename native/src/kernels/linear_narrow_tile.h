@@ -72,24 +72,25 @@
 
 /* ---- integers ---------------------------------------------------------------------------------- */
 
-#define BEGIN_DOT(t, r) ivec c##t##r = broadcast(start + (t)*4);
-#define LOAD_LOW4(r) const ivec w##r = LOW4(load(step_w + (r)*LANES * 4));
-#define LOAD_HIGH4(r) const ivec w##r = HIGH4(load(step_w + (r)*LANES * 4));
-#define LOAD_BYTES(r) const ivec w##r = BYTES(load(step_w + (r)*LANES * 4));
+#define BEGIN_DOT(t, r) ivec c##t##r = broadcast(start + (t) * 4);
+#define LOAD_LOW4(r) const ivec w##r = LOW4(load(step_w + (r) * LANES * 4));
+#define LOAD_HIGH4(r) const ivec w##r = HIGH4(load(step_w + (r) * LANES * 4));
+#define LOAD_BYTES(r) const ivec w##r = BYTES(load(step_w + (r) * LANES * 4));
 #define STEP_NIBBLE(t, r) NIBBLE_STEP(c##t##r, h##t##r, w##r, t)
 #define STEP_BYTE(t, r) BYTE_STEP(c##t##r, w##r, t)
 #define BEGIN_RUN(t, r) NIBBLE_BEGIN(h##t##r)
 #define END_RUN(t, r) NIBBLE_END(c##t##r, h##t##r)
-#define LOAD_SCALE(r) const fvec d##r = load_scale(kind, scales_w, first_row + (r)*LANES);
+#define LOAD_SCALE(r) const fvec d##r = load_scale(kind, scales_w, first_row + (r) * LANES);
 #define ADD_ROW_SCALED(t, r)                                                                                 \
-    add_scaled(sums + (t)*32 + first_row + (r)*LANES, c##t##r, broadcast_f32(scale + (t)*4));
+    add_scaled(sums + (t) * 32 + first_row + (r) * LANES, c##t##r, broadcast_f32(scale + (t) * 4));
 #define ADD_SCALED(t, r)                                                                                     \
-    add_scaled(sums + (t)*32 + first_row + (r)*LANES, c##t##r, mul_f32(d##r, broadcast_f32(scale + (t)*4)));
+    add_scaled(sums + (t) * 32 + first_row + (r) * LANES, c##t##r,                                           \
+               mul_f32(d##r, broadcast_f32(scale + (t) * 4)));
 #define ADD_MINIMUM(t, r)                                                                                    \
     {                                                                                                        \
-        float *sum = sums + (t)*32 + first_row + (r)*LANES;                                                  \
-        const fvec m = load_scale(kind, scales_w + 64, first_row + (r)*LANES);                               \
-        store_f32(sum, fma_f32(load_f32(sum), m, broadcast_f32(scale + CLB_T * 4 + (t)*4)));                 \
+        float *sum = sums + (t) * 32 + first_row + (r) * LANES;                                              \
+        const fvec m = load_scale(kind, scales_w + 64, first_row + (r) * LANES);                             \
+        store_f32(sum, fma_f32(load_f32(sum), m, broadcast_f32(scale + CLB_T * 4 + (t) * 4)));               \
     }
 
 /* Integer formats. `bits` 4 or 8; `seg` columns per segment; all three known at compile time. */
@@ -114,18 +115,10 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
                     INT(BEGIN_RUN)
                     UNROLL_1
                     for (int k = 0; k < run; k++) {
-                        {
-                            LOAD_ACTS(step_x, CLB_T)
-                            INT_EACH_VECTOR(LOAD_LOW4)
-                            INT(STEP_NIBBLE)
-                        }
-                        step_x += seg / 2 * CLB_T;
-                        {
-                            LOAD_ACTS(step_x, CLB_T)
-                            INT_EACH_VECTOR(LOAD_HIGH4)
-                            INT(STEP_NIBBLE)
-                        }
-                        step_x += CLB_T * 4 - seg / 2 * CLB_T;
+                        {LOAD_ACTS(step_x, CLB_T) INT_EACH_VECTOR(LOAD_LOW4) INT(STEP_NIBBLE)} step_x +=
+                            seg / 2 * CLB_T;
+                        {LOAD_ACTS(step_x, CLB_T) INT_EACH_VECTOR(LOAD_HIGH4) INT(STEP_NIBBLE)} step_x +=
+                            CLB_T * 4 - seg / 2 * CLB_T;
                         step_w += 128;
                     }
                     INT(END_RUN)
@@ -156,23 +149,47 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
     finish(args, sums, CLB_T, kind == SCALE_ROW ? args->row_scale : NULL);
 }
 
-static void TILE(i8_row)(const clb_tile_args *args) { TILE(int)(8, 64, SCALE_ROW, args); }
-static void TILE(i4_row)(const clb_tile_args *args) { TILE(int)(4, 64, SCALE_ROW, args); }
-static void TILE(i4_group16)(const clb_tile_args *args) { TILE(int)(4, 16, SCALE_F32, args); }
-static void TILE(i4_group32)(const clb_tile_args *args) { TILE(int)(4, 32, SCALE_F32, args); }
-static void TILE(i4_group64)(const clb_tile_args *args) { TILE(int)(4, 64, SCALE_F32, args); }
-static void TILE(q4_0)(const clb_tile_args *args) { TILE(int)(4, 32, SCALE_F16, args); }
-static void TILE(q4_1)(const clb_tile_args *args) { TILE(int)(4, 32, SCALE_F16_MIN, args); }
-static void TILE(q8_0)(const clb_tile_args *args) { TILE(int)(8, 32, SCALE_F16, args); }
+static void TILE(i8_row)(const clb_tile_args *args)
+{
+    TILE(int)(8, 64, SCALE_ROW, args);
+}
+static void TILE(i4_row)(const clb_tile_args *args)
+{
+    TILE(int)(4, 64, SCALE_ROW, args);
+}
+static void TILE(i4_group16)(const clb_tile_args *args)
+{
+    TILE(int)(4, 16, SCALE_F32, args);
+}
+static void TILE(i4_group32)(const clb_tile_args *args)
+{
+    TILE(int)(4, 32, SCALE_F32, args);
+}
+static void TILE(i4_group64)(const clb_tile_args *args)
+{
+    TILE(int)(4, 64, SCALE_F32, args);
+}
+static void TILE(q4_0)(const clb_tile_args *args)
+{
+    TILE(int)(4, 32, SCALE_F16, args);
+}
+static void TILE(q4_1)(const clb_tile_args *args)
+{
+    TILE(int)(4, 32, SCALE_F16_MIN, args);
+}
+static void TILE(q8_0)(const clb_tile_args *args)
+{
+    TILE(int)(8, 32, SCALE_F16, args);
+}
 
 /* ---- floats -------------------------------------------------------------------------------------- */
 
-#define LOAD_SUM(t, r) fvec s##t##r = load_f32(sums + (t)*32 + first_row + (r)*LANES);
-#define STORE_SUM(t, r) store_f32(sums + (t)*32 + first_row + (r)*LANES, s##t##r);
-#define LOAD_F32(r) const fvec f##r = load_f32(step_w + (r)*LANES);
-#define LOAD_EVEN_BF16(r) const fvec f##r = even_bf16(load(step_b + (r)*LANES * 4));
-#define LOAD_ODD_BF16(r) const fvec f##r = odd_bf16(load(step_b + (r)*LANES * 4));
-#define STEP_FLOAT(t, r) s##t##r = fma_f32(s##t##r, f##r, broadcast_f32(step_x + (t)*4));
+#define LOAD_SUM(t, r) fvec s##t##r = load_f32(sums + (t) * 32 + first_row + (r) * LANES);
+#define STORE_SUM(t, r) store_f32(sums + (t) * 32 + first_row + (r) * LANES, s##t##r);
+#define LOAD_F32(r) const fvec f##r = load_f32(step_w + (r) * LANES);
+#define LOAD_EVEN_BF16(r) const fvec f##r = even_bf16(load(step_b + (r) * LANES * 4));
+#define LOAD_ODD_BF16(r) const fvec f##r = odd_bf16(load(step_b + (r) * LANES * 4));
+#define STEP_FLOAT(t, r) s##t##r = fma_f32(s##t##r, f##r, broadcast_f32(step_x + (t) * 4));
 
 /* Continues the chains of all 32 rows over `cols` columns of f32 weights [cols][32]. */
 ALWAYS_INLINE void TILE(chain_f32)(const float *w, const uint8_t *x, int32_t cols, float *sums)
@@ -219,16 +236,8 @@ static void TILE(bf16)(const clb_tile_args *args)
             const uint8_t *step_x = x;
             FLOAT(LOAD_SUM)
             for (int32_t i = 0; i < n; i++) {
-                {
-                    FLOAT_EACH_VECTOR(LOAD_EVEN_BF16)
-                    FLOAT(STEP_FLOAT)
-                }
-                step_x += CLB_T * 4;
-                {
-                    FLOAT_EACH_VECTOR(LOAD_ODD_BF16)
-                    FLOAT(STEP_FLOAT)
-                }
-                step_x += CLB_T * 4;
+                {FLOAT_EACH_VECTOR(LOAD_EVEN_BF16) FLOAT(STEP_FLOAT)} step_x += CLB_T * 4;
+                {FLOAT_EACH_VECTOR(LOAD_ODD_BF16) FLOAT(STEP_FLOAT)} step_x += CLB_T * 4;
                 step_b += 128;
             }
             FLOAT(STORE_SUM)

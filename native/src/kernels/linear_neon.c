@@ -114,7 +114,7 @@ ALWAYS_INLINE fvec load_scale(const scale_kind kind, const uint8_t *scales, int 
     const int8x16_t acts0 = vreinterpretq_s8_s32(load(step_x));                                              \
     const int8x16_t acts4 = (tokens) > 4 ? vreinterpretq_s8_s32(load((step_x) + 16)) : acts0;                \
     (void)acts4;
-#define DOT(c, w, t) c = vdotq_laneq_s32(c, vreinterpretq_s8_s32(w), (t) < 4 ? acts0 : acts4, (t)&3);
+#define DOT(c, w, t) c = vdotq_laneq_s32(c, vreinterpretq_s8_s32(w), (t) < 4 ? acts0 : acts4, (t) & 3);
 
 /* Products go straight into 32 bits: no runs of narrow sums. */
 #define NIBBLE_RUN 4
@@ -187,7 +187,8 @@ static float quantize_segment(const float *x, int32_t n, int32_t seg, int8_t *q,
     /* Magnitudes compare as integers, which also ranks infinity and NaN above everything finite. */
     uint32x4_t top = vdupq_n_u32(0);
     for (int32_t i = 0; i < seg; i += 4)
-        top = vmaxq_u32(top, vandq_u32(vreinterpretq_u32_f32(load_part(x + i, n - i)), vdupq_n_u32(0x7fffffff)));
+        top = vmaxq_u32(top,
+                        vandq_u32(vreinterpretq_u32_f32(load_part(x + i, n - i)), vdupq_n_u32(0x7fffffff)));
     const uint32_t bits = vmaxvq_u32(top);
     *q_sum = 0;
     float absmax;

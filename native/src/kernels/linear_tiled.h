@@ -50,15 +50,15 @@ typedef uint16_t clb_rounded;
 
 /* One call of a tile kernel: T tokens times one block of 32 rows. */
 typedef struct {
-    const uint8_t *w;         /* first segment of the row block */
-    const uint8_t *act;       /* the tile's activations */
-    const uint8_t *prefetch;  /* fetch two lines from here on, */
-    ptrdiff_t prefetch_step;  /* then go on by this many bytes, once per 128 bytes of w */
+    const uint8_t *w;        /* first segment of the row block */
+    const uint8_t *act;      /* the tile's activations */
+    const uint8_t *prefetch; /* fetch two lines from here on, */
+    ptrdiff_t prefetch_step; /* then go on by this many bytes, once per 128 bytes of w */
     int32_t n_seg;
-    const float *row_scale;   /* f32[32], formats with row scales only */
-    float *y;                 /* token 0, row 0 of the block */
+    const float *row_scale; /* f32[32], formats with row scales only */
+    float *y;               /* token 0, row 0 of the block */
     int64_t ldy;
-    int32_t live;             /* rows of the block that exist */
+    int32_t live; /* rows of the block that exist */
     int32_t flags;
 } clb_tile_args;
 
@@ -152,8 +152,8 @@ static inline void clb_plan_prefetch(clb_tile_args *args, const clb_weight *w, i
 
 /* The loop of every tiled `linear`; `tiles` are the kernels of the weight's format, [T-1]. */
 static inline void clb_linear_tiled(const clb_tile_fn *tiles, const clb_weight *w, const void *act, int32_t n,
-                                    int32_t t0, int32_t t1, float *y, int64_t ldy, int32_t block0, int32_t block1,
-                                    int32_t flags)
+                                    int32_t t0, int32_t t1, float *y, int64_t ldy, int32_t block0,
+                                    int32_t block1, int32_t flags)
 {
     const int64_t token_bytes = clb_act_token_bytes(w->act, w->cols);
     const int32_t chunk = clb_chunk_tokens(token_bytes);
@@ -298,9 +298,9 @@ static inline void clb_prepare_rounded(clb_round_fn round_bf16, int32_t cols, co
 }
 
 /* The body of every tiled act_prepare. */
-static inline void clb_act_prepare_tiled(clb_quantize_fn quantize, clb_round_fn round_bf16, int32_t kind, int32_t cols,
-                                         int32_t n, const float *x, int64_t ldx, const int32_t *index, void *out,
-                                         int32_t t0, int32_t t1)
+static inline void clb_act_prepare_tiled(clb_quantize_fn quantize, clb_round_fn round_bf16, int32_t kind,
+                                         int32_t cols, int32_t n, const float *x, int64_t ldx,
+                                         const int32_t *index, void *out, int32_t t0, int32_t t1)
 {
     const int64_t token_bytes = clb_act_token_bytes(kind, cols);
     for (int32_t t = t0; t < t1;) {

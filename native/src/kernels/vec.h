@@ -10,15 +10,15 @@
 
 #include "kernels.h"
 
-#define CLB_VEC_DECLARE(isa)                                                                               \
-    void clb_vec_##isa##_rms_norm(float *out, const float *x, const float *weight, int32_t n, float eps);  \
-    void clb_vec_##isa##_layer_norm(float *out, const float *x, const float *weight, const float *bias,    \
-                                    int32_t n, float eps);                                                 \
-    void clb_vec_##isa##_swiglu(float *out, const float *gate, const float *up, int32_t n);                \
-    void clb_vec_##isa##_add(float *y, const float *x, int32_t n);                                         \
-    void clb_vec_##isa##_axpy(float *y, float a, const float *x, int32_t n);                               \
-    void clb_vec_##isa##_rope_pairs(float *x, const float *cs, int32_t n);                                 \
-    void clb_vec_##isa##_rope_half(float *x, const float *cs, int32_t n);                                  \
+#define CLB_VEC_DECLARE(isa)                                                                                 \
+    void clb_vec_##isa##_rms_norm(float *out, const float *x, const float *weight, int32_t n, float eps);    \
+    void clb_vec_##isa##_layer_norm(float *out, const float *x, const float *weight, const float *bias,      \
+                                    int32_t n, float eps);                                                   \
+    void clb_vec_##isa##_swiglu(float *out, const float *gate, const float *up, int32_t n);                  \
+    void clb_vec_##isa##_add(float *y, const float *x, int32_t n);                                           \
+    void clb_vec_##isa##_axpy(float *y, float a, const float *x, int32_t n);                                 \
+    void clb_vec_##isa##_rope_pairs(float *x, const float *cs, int32_t n);                                   \
+    void clb_vec_##isa##_rope_half(float *x, const float *cs, int32_t n);                                    \
     void clb_vec_##isa##_exp(float *y, const float *x, int32_t n);
 
 CLB_VEC_DECLARE(ref)

@@ -54,7 +54,8 @@ void CLB_VEC(rms_norm)(float *out, const float *x, const float *weight, int32_t 
         out[i] = x[i] * r * weight[i];
 }
 
-void CLB_VEC(layer_norm)(float *out, const float *x, const float *weight, const float *bias, int32_t n, float eps)
+void CLB_VEC(layer_norm)(float *out, const float *x, const float *weight, const float *bias, int32_t n,
+                         float eps)
 {
     vf a = {0}, b = {0};
     int32_t i = 0;
