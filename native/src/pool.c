@@ -36,8 +36,9 @@
 #define POOL_FUTEX 0
 #endif
 
-#define SPIN_NANOSECONDS 100000 /* longer than the serial gaps within a token, far below a scheduler slice   \
-                                 */
+#define SPIN_NANOSECONDS                                                                                     \
+    100000 /* longer than the serial gaps within a token, far below a scheduler slice                        \
+            */
 #define LINE 64
 
 typedef struct {
