@@ -96,7 +96,7 @@ test-asan: dumps
 	@$(CMAKE) --build build/asan -j $(JOBS)
 	@$(CTEST) --test-dir build/asan
 
-# Thread sanitizer over what has threads: pool, sessions, cancel.
+# Thread sanitizer over what has threads: pool, sessions, cancel, read queue.
 .PHONY: test-tsan
 test-tsan: dumps
 	@$(CMAKE_NATIVE) -B build/tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCOLIBRI_SANITIZE=thread > build/tsan.log
