@@ -282,9 +282,19 @@ static void absorb(clb_io *io, clb_io_piece *list)
 
 /* ---- the queue ----------------------------------------------------------------------------------------- */
 
+static int all_direct(const clb_io *io)
+{
+    int all = io->n_files > 0;
+    for (int32_t i = 0; i < io->n_files; i++)
+        all &= atomic_load_explicit(&io->files[i].direct, memory_order_relaxed);
+    return all;
+}
+
+/* Without direct I/O, io_uring would copy out of the page cache on the calling thread: threads do it
+ * beside it. */
 static int32_t open_backend(clb_io *io, int32_t mode, const clb_error *error)
 {
-    if (mode == CLB_IO_AUTO || mode == CLB_IO_URING) {
+    if (mode == CLB_IO_URING || (mode == CLB_IO_AUTO && all_direct(io))) {
         int32_t status = clb_io_uring_open(&io->backend_self, &io->backend, error);
         io->mode = CLB_IO_URING;
         if (status == COLIBRI_OK || mode == CLB_IO_URING)
@@ -434,12 +444,10 @@ int32_t clb_io_wait(clb_io *io, int32_t min, clb_io_completion *out, int32_t max
 void clb_io_get_stats(const clb_io *io, clb_io_stats *out)
 {
     *out = (clb_io_stats){.mode = io->mode,
-                          .direct = io->n_files > 0,
+                          .direct = all_direct(io),
                           .depth = io->depth,
                           .bytes = io->bytes,
                           .busy_seconds = io->busy_seconds};
-    for (int32_t i = 0; i < io->n_files; i++)
-        out->direct &= atomic_load_explicit(&io->files[i].direct, memory_order_relaxed);
     if (io->active > 0)
         out->busy_seconds += clb_os_seconds() - io->busy_since;
 }

@@ -24,7 +24,7 @@
 #define CLB_IO_ALIGN 4096
 
 typedef enum {
-    CLB_IO_AUTO = 0, /* the first of the following that works here */
+    CLB_IO_AUTO = 0, /* io_uring where it works and every file allows direct I/O, else threads */
     CLB_IO_URING = 1,
     CLB_IO_THREADS = 2,
     CLB_IO_BUFFERED = 3
@@ -57,7 +57,7 @@ typedef struct {
     int32_t direct; /* 1 = direct I/O in use for every file */
     int32_t depth;
     int64_t bytes;       /* completed so far, as read from the device (aligned supersets) */
-    double busy_seconds; /* time with at least one request in flight */
+    double busy_seconds; /* with a request in flight; io_uring: until a clb_io_wait sees its end */
 } clb_io_stats;
 
 static inline int64_t clb_io_buffer_bytes(int64_t offset, int64_t bytes)
