@@ -29,6 +29,7 @@ COMMANDS = {
     "serve": ("colibri.cli.serve:serve", "Serve a model over HTTP (OpenAI-compatible)."),
     "models": ("colibri.cli.models:models", "List and inspect installed models."),
     "convert": ("colibri.cli.convert:convert", "Convert a model to Colibri's packed container."),
+    "bench": ("colibri.cli.bench:bench", "Make synthetic models and measure with them."),
     "config": ("colibri.cli.config:config", "Show settings and where they come from."),
 }
 

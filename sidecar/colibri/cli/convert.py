@@ -15,7 +15,7 @@ import click
 _REFRESH_SECONDS = 0.5
 
 
-class _ProgressLine:
+class ProgressLine:
     """One line on a terminal's stderr that shows how far a conversion is; silent elsewhere."""
 
     def __init__(self, quiet: bool) -> None:
@@ -71,5 +71,5 @@ def convert(
     options = conversion.Options(
         weights=weights, overwrite=overwrite, verify=not no_verify, tokenizer=tokenizer
     )
-    conversion.convert(source, out, options, _ProgressLine(quiet))
+    conversion.convert(source, out, options, ProgressLine(quiet))
     click.echo(out)

@@ -1,0 +1,110 @@
+"""`coli bench`: what benchmarks and tests need beside `make bench`.
+
+For: people who measure. Not for: the work itself, which is imported when a command runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+_EXPERT_FORMATS = ("int4g64", "int4g32", "int4row", "int8")
+
+
+class _Routing(click.ParamType[float]):
+    """`uniform` or `zipf:EXPONENT`, as the exponent."""
+
+    name = "routing"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        text = str(value)
+        if text == "uniform":
+            return 0.0
+        kind, _, exponent = text.partition(":")
+        try:
+            skew = float(exponent)
+        except ValueError:
+            skew = -1.0
+        if kind != "zipf" or not 0 < skew <= 3:  # noqa: PLR2004 - beyond that a few experts do all
+            self.fail("give uniform, or zipf:EXPONENT with an exponent up to 3", param, ctx)
+        return skew
+
+
+@click.group()
+def bench() -> None:
+    """Make synthetic models and measure with them."""
+
+
+@bench.command("make-model")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--gb",
+    type=click.FloatRange(min=0.001),
+    default=8.0,
+    show_default=True,
+    help="Size; it decides the number of layers.",
+)
+@click.option("--layers", type=click.IntRange(2, 1024), help="Layers, instead of a size.")
+@click.option("--hidden", type=click.IntRange(64, 65536), default=2048, show_default=True)
+@click.option("--experts", type=click.IntRange(2, 4096), default=128, show_default=True)
+@click.option("--top-k", type=click.IntRange(1, 64), default=8, show_default=True)
+@click.option("--expert-ffn", type=click.IntRange(32, 65536), default=768, show_default=True)
+@click.option(
+    "--layout", type=click.Choice(["packed", "published"]), default="packed", show_default=True
+)
+@click.option(
+    "--format",
+    "expert_format",
+    type=click.Choice(_EXPERT_FORMATS),
+    default="int4g64",
+    show_default=True,
+    help="Of the experts.",
+)
+@click.option(
+    "--routing",
+    type=_Routing(),
+    default="uniform",
+    show_default=True,
+    help="uniform, or zipf:EXPONENT.",
+)
+@click.option("--mtp", is_flag=True, help="With the layer that drafts tokens.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def make_model(  # noqa: PLR0913, PLR0917 - one parameter per option
+    out: Path,
+    gb: float,
+    layers: int | None,
+    hidden: int,
+    experts: int,
+    top_k: int,
+    expert_ffn: int,
+    layout: str,
+    expert_format: str,
+    routing: float,
+    mtp: bool,
+    seed: int,
+    quiet: bool,
+) -> None:
+    """Write a GLM-shaped model with random weights into the new folder OUT."""
+    from colibri.cli.convert import ProgressLine  # noqa: PLC0415 - only when the command runs
+    from colibri.models import synthetic  # noqa: PLC0415 - numpy and the engine
+
+    if top_k > experts:
+        raise click.BadParameter(f"at most {experts}, the number of experts", param_hint="--top-k")
+    shape = synthetic.Shape(
+        gb=gb,
+        layers=layers or 0,
+        hidden=hidden,
+        experts=experts,
+        top_k=top_k,
+        expert_ffn=expert_ffn,
+        layout=layout,
+        format=expert_format,
+        skew=routing,
+        mtp=mtp,
+        seed=seed,
+    )
+    made = synthetic.make(out, shape, ProgressLine(quiet))
+    click.echo(f"{out}: {made} layers, experts of {synthetic.expert_bytes(shape):,} bytes")
