@@ -506,6 +506,13 @@ static void test_merge(const attention *a)
     CHECK_MSG(state.max == 2.5f && fabsf(state.sum - 4.0f) < 1e-6f && fabsf(out[0] + 9.5f * 1.25f) < 1e-5f &&
                   fabsf(out[WIDTH - 1] - 26.5f * 1.25f) < 1e-5f,
               "%s merge: a state two powers lower counts a quarter", a->name);
+    clb_softmax lower = {0.5f, 4.0f};
+    float lower_out[WIDTH];
+    memcpy(lower_out, other, sizeof lower_out);
+    a->merge(&lower, lower_out, &full, other, 1, WIDTH);
+    CHECK_MSG(lower.max == 2.5f && fabsf(lower.sum - 4.0f) < 1e-6f && fabsf(lower_out[0] + 9.5f * 1.25f) < 1e-5f &&
+                  fabsf(lower_out[WIDTH - 1] - 26.5f * 1.25f) < 1e-5f,
+              "%s merge: a state that was two powers lower is counted a quarter", a->name);
     a->finish(&state, out, 1, WIDTH);
     CHECK_MSG(fabsf(out[0] + 9.5f * 1.25f / 4) < 1e-6f, "%s finish divides by the sum", a->name);
     clb_softmax bad = {-INFINITY, NAN};
@@ -545,6 +552,7 @@ int main(void)
         test_mla_case(a, 4, 32, 16, 300, 200);
         test_mla_case(a, 64, 512, 64, 150, 131);
         test_mla_case(a, 5, 40, 6, 129, 128);
+        test_mla_case(a, 5, 40, 6, 400, 290);
         test_mla_case(a, 70, 64, 10, 300, 77);
         test_mla_case(a, 1, 2, 2, 5, 3);
         test_index_case(a, 32, 128, 300);
