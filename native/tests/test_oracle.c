@@ -33,6 +33,13 @@
 /* Largest median difference of the fast path's rows, as a share of the logits' own spread. */
 #define FAST_TOLERANCE 0.05
 
+/* The thread sanitizer watches accesses, not numbers: one pass over each kind of step is enough. */
+#ifdef __SANITIZE_THREAD__
+#define WATCHED 1
+#else
+#define WATCHED 0
+#endif
+
 static int quick;
 static char err[512];
 
@@ -629,9 +636,10 @@ static void test_dump(const char *path)
     if (!opened)
         return;
     long before = test_failed;
-    test_reference(&dump);
+    if (!WATCHED)
+        test_reference(&dump);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (colibri_cpu_has_isa(all[i]))
+        if (colibri_cpu_has_isa(all[i]) && (!WATCHED || all[i] == colibri_cpu_best_isa()))
             test_fast(&dump, all[i]);
     if (test_failed == before) { /* the rest would only repeat what is wrong already */
         test_faults(&dump);
