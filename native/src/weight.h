@@ -39,9 +39,11 @@
  * second plane is used. Both give equal bits when q2 = 0 (powers of two are exact; CLB_ACT_TINY keeps
  * scales away from denormals), so a tile may use the second form for all its tokens.
  * Row-scaled: fma((float)dot, a_scale, sum), times w_scale at the end; Q4_1 then adds
- * fma(m, sum of x, sum) per segment. 16-bit formats: one chain over column pairs, fp8: one chain per
- * 128 columns, then fma with the block scale. Every tile shape and batch width uses exactly this
- * order, so GEMV and GEMM give equal bits.
+ * fma(m, sum of x, sum) per segment. 16-bit formats: one chain over column pairs, or over columns where
+ * the instruction set has no product of pairs; fp8: one such chain per 128 columns, then fma with the
+ * block scale. The baseline rounds each multiply and add instead of fma. Within one instruction set
+ * every tile shape and batch width uses exactly one order, so GEMV and GEMM give equal bits; between
+ * instruction sets results agree within a tolerance.
  */
 #ifndef CLB_WEIGHT_H
 #define CLB_WEIGHT_H

@@ -72,7 +72,7 @@ typedef struct clb_kernels {
     /* Prepares tokens [t0, t1) of x for weights of this kind. Row t of the source is
      * x + (index ? index[t] : t) * ldx, f32 [cols]. `out` holds act_bytes(kind, cols, n) with n the
      * total number of tokens of the batch; ranges given to different threads start at multiples of
-     * act_align tokens. */
+     * act_align tokens (1 or 12). `out` needs 8-byte alignment only. */
     int64_t (*act_bytes)(int32_t kind, int32_t cols, int32_t n);
     int32_t act_align;
     void (*act_prepare)(int32_t kind, int32_t cols, int32_t n, const float *x, int64_t ldx,

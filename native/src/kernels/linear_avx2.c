@@ -51,6 +51,11 @@ ALWAYS_INLINE fvec broadcast_f32(const uint8_t *p)
     return _mm256_set1_ps(v);
 }
 
+ALWAYS_INLINE fvec splat_f32(float v)
+{
+    return _mm256_set1_ps(v);
+}
+
 ALWAYS_INLINE fvec load_f32(const float *p)
 {
     return _mm256_loadu_ps(p);
@@ -128,52 +133,45 @@ ALWAYS_INLINE fvec load_scale(const scale_kind kind, const uint8_t *scales, int 
                  _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(ACT(t), w)),    \
                                    _mm256_set1_epi16(1)));
 
+/* Eight rows of two f16 columns, [row][2], to f32 [2][32 rows]. */
+ALWAYS_INLINE void store_f16_pair(__m256i pair, float *out)
+{
+    /* per 128-bit half: the four values of the even column, then those of the odd one */
+    const __m256i split = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5,
+                                           8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m256i v = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(pair, split), 0xd8);
+    store_f32(out, _mm256_cvtph_ps(_mm256_castsi256_si128(v)));
+    store_f32(out + 32, _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1)));
+}
+
 /* Pairs of f16 columns to f32 [2 * pairs][32]. */
 static void widen_f16(const uint8_t *w, int32_t pairs, float *out)
 {
-    /* per 128-bit half: the four even columns' values, then the four odd ones */
-    const __m256i split = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5,
-                                           8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     for (int32_t p = 0; p < pairs; p++, w += 128, out += 64)
-        for (int r = 0; r < 4; r++) {
-            const __m256i v = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(load(w + r * 32), split), 0xd8);
-            _mm256_store_ps(out + r * 8, _mm256_cvtph_ps(_mm256_castsi256_si128(v)));
-            _mm256_store_ps(out + 32 + r * 8, _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1)));
-        }
+        for (int r = 0; r < 4; r++)
+            store_f16_pair(load(w + r * 32), out + r * 8);
 }
 
-/* Eight e4m3 values in the top bytes of 32-bit lanes to f32. Widened to the fields of an f32 they are
- * 2^120 too small; subnormals are therefore made normal by adding and taking away the smallest
- * exponent, which is exact and avoids the penalty of denormal operands. */
-ALWAYS_INLINE __m256 fp8_to_f32(__m256i top)
+/* e4m3 values in the upper bytes of 16-bit words to f16, FP8_SCALE times too small: the fields fit, the
+ * exponents' biases differ by 8. */
+#define FP8_SCALE 256.0f
+ALWAYS_INLINE __m256i fp8_to_f16(__m256i top)
 {
-    const __m256i sign = _mm256_and_si256(top, _mm256_set1_epi32((int32_t)0x80000000u));
-    const __m256i magnitude =
-        _mm256_srli_epi32(_mm256_andnot_si256(_mm256_set1_epi32((int32_t)0x80000000u), top), 4);
-    const __m256i nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f << 20));
-    const __m256i normal = _mm256_add_epi32(magnitude, _mm256_set1_epi32(120 << 23));
-    const __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32(8 << 20), magnitude);
-    /* m * 2^-9 = (2^-6 + m * 2^-9) - 2^-6 */
-    const __m256 least = _mm256_castsi256_ps(_mm256_set1_epi32(121 << 23));
-    const __m256 shifted = _mm256_castsi256_ps(_mm256_add_epi32(magnitude, _mm256_castps_si256(least)));
-    const __m256 subnormal = _mm256_sub_ps(shifted, least);
-    __m256 v = _mm256_blendv_ps(_mm256_castsi256_ps(normal), subnormal, _mm256_castsi256_ps(below));
-    v = _mm256_or_ps(v, _mm256_castsi256_ps(sign));
-    return _mm256_or_ps(v, _mm256_castsi256_ps(nan));
+    const __m256i sign = _mm256_and_si256(top, _mm256_set1_epi16((int16_t)0x8000));
+    const __m256i magnitude = _mm256_srli_epi16(_mm256_slli_epi16(top, 1), 2);
+    const __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f << 7));
+    return _mm256_or_si256(_mm256_or_si256(sign, magnitude), nan);
 }
 
-/* One fp8 segment to f32 [128][32], without its scale. */
+/* One fp8 segment to f32 [128][32], without its scale and FP8_SCALE times too small. */
 static void widen_fp8(const uint8_t *w, float *out)
 {
+    const __m256i upper = _mm256_set1_epi16((int16_t)0xff00);
     for (int step = 0; step < 32; step++, w += 128, out += 128)
         for (int r = 0; r < 4; r++) {
-            const __m256i v = load(w + r * 32);
-            const __m256i keep = _mm256_set1_epi32((int32_t)0xff000000u);
-            /* the bytes of a lane are columns 0 2 1 3 */
-            _mm256_store_ps(out + r * 8, fp8_to_f32(_mm256_slli_epi32(v, 24)));
-            _mm256_store_ps(out + 64 + r * 8, fp8_to_f32(_mm256_and_si256(_mm256_slli_epi32(v, 16), keep)));
-            _mm256_store_ps(out + 32 + r * 8, fp8_to_f32(_mm256_and_si256(_mm256_slli_epi32(v, 8), keep)));
-            _mm256_store_ps(out + 96 + r * 8, fp8_to_f32(_mm256_and_si256(v, keep)));
+            const __m256i v = load(w + r * 32); /* the bytes of a lane are columns 0 2 1 3 */
+            store_f16_pair(fp8_to_f16(_mm256_slli_epi16(v, 8)), out + r * 8);
+            store_f16_pair(fp8_to_f16(_mm256_and_si256(v, upper)), out + 64 + r * 8);
         }
 }
 

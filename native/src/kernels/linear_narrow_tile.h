@@ -4,6 +4,7 @@
  *   load, broadcast, ...   small functions on them
  *   *_VECTORS_1, _2, _N    row vectors per pass for 1, 2 and more tokens: what the registers hold
  *   LOW4, HIGH4, BYTES     weights of one kind out of a vector
+ *   widen_f16, widen_fp8, FP8_SCALE   columns to f32, the latter up to that (power of two) factor
  *   LOAD_ACTS              fetches the step's activations of all tokens, where that pays
  *   NIBBLE_*, BYTE_*       the integer products with token t's activations
  *
@@ -288,7 +289,7 @@ static void TILE(fp8)(const clb_tile_args *args)
         memset(part, 0, sizeof part);
         widen_fp8(w, wide);
         TILE(chain_f32)(wide, args->act + (int64_t)s * 128 * CLB_T * 4, 128, part);
-        const fvec scale = broadcast_f32(w + 128 * 32);
+        const fvec scale = mul_f32(broadcast_f32(w + 128 * 32), splat_f32(FP8_SCALE));
         for (int i = 0; i < CLB_T * 32; i += LANES)
             store_f32(sums + i, fma_f32(load_f32(sums + i), load_f32(part + i), scale));
         w += 128 * 32 + 64;

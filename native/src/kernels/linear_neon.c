@@ -49,6 +49,11 @@ ALWAYS_INLINE fvec broadcast_f32(const uint8_t *p)
     return vdupq_n_f32(v);
 }
 
+ALWAYS_INLINE fvec splat_f32(float v)
+{
+    return vdupq_n_f32(v);
+}
+
 ALWAYS_INLINE fvec load_f32(const float *p)
 {
     return vld1q_f32(p);
@@ -140,18 +145,19 @@ static void widen_f16(const uint8_t *w, int32_t pairs, float *out)
         }
 }
 
-/* Four e4m3 values in the top bytes of 32-bit lanes to f32. As f16 bits they are 2^8 too small. */
+/* Four e4m3 values in the top bytes of 32-bit lanes to f32, FP8_SCALE times too small: taken for f16,
+ * the fields fit and the exponents' biases differ by 8. */
+#define FP8_SCALE 256.0f
 ALWAYS_INLINE fvec fp8_to_f32(uint32x4_t top)
 {
     const uint32x4_t sign = vandq_u32(top, vdupq_n_u32(0x80000000u));
     const uint32x4_t magnitude = vshrq_n_u32(vbicq_u32(top, vdupq_n_u32(0x80000000u)), 24);
     const uint32x4_t nan = vceqq_u32(magnitude, vdupq_n_u32(0x7f));
     const fvec half = f16_to_f32(vmovn_u32(vshlq_n_u32(magnitude, 7)));
-    const uint32x4_t value = vreinterpretq_u32_f32(vmulq_n_f32(half, 256.0f));
-    return vreinterpretq_f32_u32(vorrq_u32(vorrq_u32(value, sign), nan));
+    return vreinterpretq_f32_u32(vorrq_u32(vorrq_u32(vreinterpretq_u32_f32(half), sign), nan));
 }
 
-/* One fp8 segment to f32 [128][32], without its scale. */
+/* One fp8 segment to f32 [128][32], without its scale and FP8_SCALE times too small. */
 static void widen_fp8(const uint8_t *w, float *out)
 {
     for (int step = 0; step < 32; step++, w += 128, out += 128)
