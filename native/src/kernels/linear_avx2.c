@@ -87,6 +87,12 @@ ALWAYS_INLINE void add_scaled(float *sum, ivec dot, fvec scale)
     store_f32(sum, fma_f32(load_f32(sum), _mm256_cvtepi32_ps(dot), scale));
 }
 
+/* 256 * dot + offset */
+ALWAYS_INLINE ivec shift_plane(ivec dot, ivec offset)
+{
+    return _mm256_add_epi32(_mm256_slli_epi32(dot, 8), offset);
+}
+
 ALWAYS_INLINE fvec even_bf16(ivec v)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
