@@ -524,8 +524,8 @@ static void test_weights(const attention *a)
     state = (clb_softmax){-INFINITY, 0};
     a->gqa_attend(&args, 0, 1, 0, 1, &state, out, scratch);
     a->finish(&state, out, 1, DIM);
-    CHECK_MSG(fabsf(out[0] - 1.0f) < 1e-6f && fabsf(out[DIM - 1] - 1.0f) < 1e-6f, "%s: weights sum to %.8f", a->name,
-              (double)out[0]);
+    CHECK_MSG(fabsf(out[0] - 1.0f) < 1e-6f && fabsf(out[DIM - 1] - 1.0f) < 1e-6f, "%s: weights sum to %.8f",
+              a->name, (double)out[0]);
     free(scratch);
     gqa_free(&c);
 }
@@ -546,8 +546,8 @@ static void test_rows(const attention *a)
         memcpy(&x, &cases[i].in, sizeof x);
         a->rows_store(got, &x, 1);
         memcpy(&whole, got, sizeof whole);
-        CHECK_MSG(a->elem == 4 ? whole == cases[i].in : got[0] == cases[i].out, "%s rows: %08x became %04x", a->name,
-                  cases[i].in, got[0]);
+        CHECK_MSG(a->elem == 4 ? whole == cases[i].in : got[0] == cases[i].out, "%s rows: %08x became %04x",
+                  a->name, cases[i].in, got[0]);
     }
 }
 
@@ -579,7 +579,8 @@ static void test_merge(const attention *a)
     float lower_out[WIDTH];
     memcpy(lower_out, other, sizeof lower_out);
     a->merge(&lower, lower_out, &full, other, 1, WIDTH);
-    CHECK_MSG(lower.max == 2.5f && fabsf(lower.sum - 4.0f) < 1e-6f && fabsf(lower_out[0] + 9.5f * 1.25f) < 1e-5f &&
+    CHECK_MSG(lower.max == 2.5f && fabsf(lower.sum - 4.0f) < 1e-6f &&
+                  fabsf(lower_out[0] + 9.5f * 1.25f) < 1e-5f &&
                   fabsf(lower_out[WIDTH - 1] - 26.5f * 1.25f) < 1e-5f,
               "%s merge: a state that was two powers lower is counted a quarter", a->name);
     a->finish(&state, out, 1, WIDTH);
