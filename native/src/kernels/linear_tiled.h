@@ -21,7 +21,7 @@
  * sum at -8*sum(q) or -128*sum(q) removes it for free.
  *
  * Loop order of `linear`: token chunk > row block > tile. The activations of a token chunk and a row
- * block of weights stay in the second-level cache; the first tile of a block prefetches the next block.
+ * block of weights stay in the second-level cache; its tiles together prefetch the next block.
  * Cutting the columns as well, so that weights come from the first level, was measured and loses: a
  * tile reads only a few bytes per cycle, and sums that leave their registers cost more.
  */
