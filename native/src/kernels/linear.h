@@ -36,7 +36,7 @@ static inline int clb_kind_full(int32_t kind)
 /* Segments of a row that get a second plane. */
 static inline int32_t clb_second_planes(int32_t kind, int32_t n_seg)
 {
-    return clb_kind_full(kind) ? n_seg : (n_seg + 3) / 4;
+    return clb_kind_full(kind) ? n_seg : (n_seg + 2) / 3;
 }
 
 /* Second plane of a segment: what s * q1 leaves of n <= seg values. Returns the sum of q2. */
