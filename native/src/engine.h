@@ -98,9 +98,9 @@ typedef struct {
     int (*moe)(const struct colibri_engine *engine, int32_t layer, clb_moe_layer *moe);
     int32_t (*route)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, float *h,
                      int32_t *ids, float *weights, const clb_error *error);
-    /* Guesses the experts that `layer` will ask for from x, [n][per_token]; may be NULL. */
+    /* Guesses the experts that `layer` will ask for from x, ids and weights [n][per_token]; may be NULL. */
     int32_t (*guess)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, int32_t *ids,
-                     const clb_error *error);
+                     float *weights, const clb_error *error);
     /* MTP: x = projection of [norm(embedding of tokens) | norm(hidden)], rows as given; may be NULL. */
     int32_t (*draft_input)(struct colibri_engine *engine, const int32_t *tokens, const float *hidden,
                            int32_t n, float *x, const clb_error *error);

@@ -14,6 +14,9 @@
 #define MIN_STAGING 4
 #define MAX_STAGING 32
 #define MAX_GUESSES 256
+/* Bytes in flight below which a guess of the MAYBE kind is started: what a drive reads while a layer
+ * computes. More would only delay what is asked for next. */
+#define GUESS_BYTES ((int64_t)6 << 20)
 
 int32_t clb_store_open(clb_store *store, int32_t n_layers, int32_t n_experts, const clb_error *error)
 {
@@ -191,6 +194,7 @@ static int32_t make_staging(clb_store *store, const clb_error *error)
     int64_t bytes = staging_need(store, &all_direct);
     int32_t n = flight_experts(all_direct ? clb_store_largest_slot(store) : bytes);
     store->n_reads = n * (all_direct ? 1 : CLB_MAX_RANGES);
+    store->guess_reads = 1 + (int32_t)(GUESS_BYTES / (all_direct ? clb_store_largest_slot(store) : bytes));
     store->reads = malloc((size_t)store->n_reads * sizeof *store->reads);
     store->staging = malloc((size_t)n * sizeof *store->staging);
     store->staging_bytes = bytes;
@@ -235,6 +239,7 @@ static void count_lookup(clb_store *store, clb_store_item *item, float weight)
         atomic_fetch_add_explicit(&store->misses, 1, memory_order_relaxed);
     if (item->guessed) {
         item->guessed = 0;
+        store->n_unused--;
         atomic_fetch_add_explicit(&store->useful_bytes, clb_item_bytes(item), memory_order_relaxed);
     }
 }
@@ -247,9 +252,13 @@ static void start_reads(clb_store *store)
         if (item->wanted && item->state == ITEM_ABSENT && !clb_store_start_read(store, store->wanted[i], i))
             return;
     }
-    while (store->n_guesses > 0) {
+    int32_t most = store->guess_kind == CLB_GUESS_SURE ? store->n_reads : store->guess_reads;
+    while (store->n_guesses > 0 && clb_io_in_flight(store->io) < most) {
         int32_t guess = store->guesses[store->n_guesses - 1];
-        if (store->items[guess].state == ITEM_ABSENT && !clb_store_start_read(store, guess, -1))
+        const clb_store_item *item = &store->items[guess];
+        /* Half of the slots stay for what is asked for. */
+        if (item->state == ITEM_ABSENT && (store->n_unused >= store->classes[item->class_index].n_slots / 2 ||
+                                           !clb_store_start_read(store, guess, -1)))
             return;
         store->n_guesses--;
     }
@@ -358,12 +367,14 @@ void clb_store_forget(clb_store *store)
     store->n_wanted = store->next_wanted = store->n_handed = 0;
 }
 
-void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n)
+void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n, int32_t kind)
 {
     if (!store->streaming || !store->options.prefetch)
         return;
+    clb_store_collect(store, 0);
     /* Guesses for an earlier layer that were not started by now come too late. */
     store->n_guesses = 0;
+    store->guess_kind = kind;
     for (int32_t i = n - 1; i >= 0 && store->n_guesses < MAX_GUESSES; i--) {
         int32_t number = item_number(store, layer, experts[i]);
         if (store->items[number].state == ITEM_ABSENT)

@@ -5,8 +5,8 @@
  *   request   the graph announces the experts of a layer, then takes them with next as they become
  *             ready and gives each back with release exactly once; what next returned stays valid
  *             until then. forget ends a request early.
- *   prefetch  advisory: a guess for a later layer. It fills free or cold slots only, never one that is
- *             leased, asked for, or hotter.
+ *   prefetch  advisory: a guess for a later layer. It is read when what was asked for leaves the disk
+ *             idle, into free or cold slots only, never one that is leased, asked for, or hotter.
  *
  * The graph never learns where an expert was, so placement cannot change a result.
  *
@@ -48,6 +48,12 @@ typedef struct {
 /* A request shared by more rows than this is a prompt passing, not a decode step. */
 #define CLB_STORE_STEP_ROWS 64
 
+/* How good a guess is. */
+enum {
+    CLB_GUESS_MAYBE = 0, /* right more often than not: only as much as keeps the disk from idling */
+    CLB_GUESS_SURE = 1   /* a prompt that will touch nearly all: the queue may be filled */
+};
+
 /* How next returns experts. */
 enum {
     CLB_NEXT_ANY = 0,     /* as they become ready; waits for the first */
@@ -87,8 +93,11 @@ typedef struct {
     int32_t next_wanted; /* order modes: first not handed out */
     int32_t n_handed;
     uint32_t n_requests;
-    int32_t *guesses;
+    int32_t *guesses; /* last one first */
     int32_t n_guesses;
+    int32_t guess_kind;
+    int32_t n_unused; /* slots that hold or await a guess nobody has asked for yet */
+    int32_t guess_reads; /* guesses are started while fewer reads than this are in flight */
     int32_t failed; /* item whose read failed, -1 = none */
     clb_io_completion failure;
 
@@ -131,7 +140,8 @@ int32_t clb_store_next(clb_store *store, int32_t mode, const clb_expert **out, i
 void clb_store_release(clb_store *store, const clb_expert *expert);
 /* Ends the request; reads in flight are kept. Nothing may be leased from it. */
 void clb_store_forget(clb_store *store);
-void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n);
+/* Guesses for a later layer, most probable first; they replace the guesses not started yet. */
+void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n, int32_t kind);
 /* One decode step has begun: the clock of heat. */
 void clb_store_tick(clb_store *store);
 void clb_store_close(clb_store *store);
