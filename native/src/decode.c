@@ -68,7 +68,7 @@ static int32_t guess_next(colibri_engine *engine, const clb_batch *batch, int32_
     if (status != COLIBRI_OK)
         return status;
     sort_guesses(ids, weights, n);
-    clb_store_prefetch(&engine->store, moe.store_layer, ids, n, CLB_GUESS_MAYBE);
+    clb_store_prefetch(&engine->store, moe.store_layer, ids, n);
     return COLIBRI_OK;
 }
 

@@ -4,8 +4,8 @@
  * added in ascending order of the expert's number, whoever computes them and whenever: that is what
  * makes a token independent of its batch and of where experts lie.
  *
- * A decode step (clb_moe_begin, clb_moe_run) computes experts in the order in which they become ready and adds up at
- * the end. A prefill chunk walks the experts in ascending order, a group at a time
+ * A decode step (clb_moe_begin, clb_moe_run) computes experts in the order in which they become ready and
+ * adds up at the end. A prefill chunk walks the experts in ascending order, a group at a time
  * (clb_moe_group), so that it can stop after each and holds no output of more than one group. */
 #ifndef CLB_MOE_H
 #define CLB_MOE_H

@@ -13,7 +13,6 @@
 #define FLIGHT_BYTES ((int64_t)64 << 20)
 #define MIN_STAGING 4
 #define MAX_STAGING 32
-#define MAX_GUESSES 256
 /* Bytes in flight below which a guess of the MAYBE kind is started: what a drive reads while a layer
  * computes. More would only delay what is asked for next. */
 #define GUESS_BYTES ((int64_t)6 << 20)
@@ -24,7 +23,7 @@ int32_t clb_store_open(clb_store *store, int32_t n_layers, int32_t n_experts, co
     store->failed = -1;
     store->items = calloc((size_t)n_layers * (size_t)n_experts + 1, sizeof *store->items);
     store->wanted = malloc(((size_t)n_experts + 1) * sizeof *store->wanted);
-    store->guesses = malloc(MAX_GUESSES * sizeof *store->guesses);
+    store->guesses = malloc(((size_t)n_experts + 1) * sizeof *store->guesses);
     if (!store->items || !store->wanted || !store->guesses)
         return clb_fail(error, COLIBRI_ERROR_MEMORY,
                         "no memory for the list of %" PRId32 " x %" PRId32 " experts", n_layers, n_experts);
@@ -75,6 +74,11 @@ int64_t clb_store_total_bytes(const clb_store *store)
     for (int64_t i = 0; i < n_items(store); i++)
         total += clb_item_bytes(&store->items[i]);
     return total;
+}
+
+int64_t clb_store_table_bytes(const clb_store *store)
+{
+    return n_items(store) * (int64_t)sizeof *store->items;
 }
 
 int32_t clb_store_slots(const clb_store *store)
@@ -367,19 +371,34 @@ void clb_store_forget(clb_store *store)
     store->n_wanted = store->next_wanted = store->n_handed = 0;
 }
 
-void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n, int32_t kind)
+static void add_guess(clb_store *store, int32_t number)
+{
+    if (store->items[number].state == ITEM_ABSENT && store->n_guesses < store->n_experts)
+        store->guesses[store->n_guesses++] = number;
+}
+
+void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n)
 {
     if (!store->streaming || !store->options.prefetch)
         return;
     clb_store_collect(store, 0);
     /* Guesses for an earlier layer that were not started by now come too late. */
     store->n_guesses = 0;
-    store->guess_kind = kind;
-    for (int32_t i = n - 1; i >= 0 && store->n_guesses < MAX_GUESSES; i--) {
-        int32_t number = item_number(store, layer, experts[i]);
-        if (store->items[number].state == ITEM_ABSENT)
-            store->guesses[store->n_guesses++] = number;
-    }
+    store->guess_kind = CLB_GUESS_MAYBE;
+    for (int32_t i = n - 1; i >= 0; i--)
+        add_guess(store, item_number(store, layer, experts[i]));
+    start_reads(store);
+}
+
+void clb_store_prefetch_layer(clb_store *store, int32_t layer)
+{
+    if (!store->streaming || !store->options.prefetch)
+        return;
+    clb_store_collect(store, 0);
+    store->n_guesses = 0;
+    store->guess_kind = CLB_GUESS_SURE;
+    for (int32_t expert = store->n_experts - 1; expert >= 0; expert--)
+        add_guess(store, item_number(store, layer, expert));
     start_reads(store);
 }
 
