@@ -258,11 +258,11 @@ static int64_t prefill_bytes(const colibri_engine *engine, int32_t tokens)
 }
 
 /* Tokens of a chunk while experts stream: each chunk reads nearly all of them, so the longer the fewer
- * bytes per token; up to an eighth of what the cache could have. */
+ * bytes per token; up to a sixth of what the cache could have. */
 static int32_t streaming_chunk(const colibri_engine *engine, int64_t room)
 {
     int32_t tokens = MAX_STREAMING_CHUNK;
-    while (tokens > DEFAULT_CHUNK && prefill_bytes(engine, tokens) > room / 8)
+    while (tokens > DEFAULT_CHUNK && prefill_bytes(engine, tokens) > room / 6)
         tokens -= DEFAULT_CHUNK;
     return tokens;
 }

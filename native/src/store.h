@@ -6,7 +6,7 @@
  *             ready and gives each back with release exactly once; what next returned stays valid
  *             until then. forget ends a request early.
  *   prefetch  advisory: a guess for a later layer. It is read when what was asked for leaves the disk
- *             idle, into free or cold slots only, never one that is leased, asked for, or hotter.
+ *             idle, into free or cold slots, never one that is leased or asked for.
  *
  * The graph never learns where an expert was, so placement cannot change a result.
  *

@@ -95,7 +95,7 @@ static int32_t latest_wanted(const clb_store *store, int32_t class_index, int32_
     return -1;
 }
 
-/* A free slot, or the coldest evictable one. A guess (order -1) takes only a cold one. -1 = none. */
+/* A free slot, or the coldest evictable one. A mere guess (order -1) takes only a cold one. -1 = none. */
 static int32_t take_slot(clb_store *store, int32_t class_index, int32_t order)
 {
     clb_store_class *class = &store->classes[class_index];
@@ -122,8 +122,9 @@ static int32_t take_slot(clb_store *store, int32_t class_index, int32_t order)
     if (best < 0)
         return -1;
     clb_store_item *item = &store->items[class->owner[best]];
-    float cold = store->guess_kind == CLB_GUESS_SURE ? CLB_HEAT_COLD : CLB_HEAT_LUKEWARM;
-    if (guess && clb_heat_at(item->heat, store->step) >= cold)
+    /* What a prompt is sure to ask for would take the same slot a moment later. */
+    if (guess && store->guess_kind == CLB_GUESS_MAYBE &&
+        clb_heat_at(item->heat, store->step) >= CLB_HEAT_COLD)
         return -1;
     give_up(store, item);
     class->owner[best] = -1;
