@@ -61,7 +61,7 @@ static const format_entry formats[] = {
 /* Fills with ordinary numbers: finite, and no denormals that would slow some processors down. */
 static void fill_matrix(clb_weight *w)
 {
-    const int64_t width = w->format == COLIBRI_FORMAT_F32                                             ? 4
+    const int64_t width = w->format == COLIBRI_FORMAT_F32                                       ? 4
                           : w->format == COLIBRI_FORMAT_BF16 || w->format == COLIBRI_FORMAT_F16 ? 2
                                                                                                 : 0;
     uint64_t state = 88172645463325252u;

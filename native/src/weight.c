@@ -139,12 +139,12 @@ int clb_weight_describe(int32_t format, int32_t group, int64_t rows, int64_t col
         [COLIBRI_FORMAT_F32] = {1, CLB_ACT_F32, 128, 0, 0},
         [COLIBRI_FORMAT_BF16] = {2, CLB_ACT_BF16, 128, 0, 0},
         [COLIBRI_FORMAT_F16] = {2, CLB_ACT_BF16, 128, 0, 0},
-        [COLIBRI_FORMAT_I8_ROW] = {64, CLB_ACT_Q8_64, 64 * 32, 0, 128},
+        [COLIBRI_FORMAT_I8_ROW] = {64, CLB_ACT_Q8_64_FULL, 64 * 32, 0, 128},
         [COLIBRI_FORMAT_I4_ROW] = {64, CLB_ACT_Q8_64, 32 * 32, 0, 128},
         [COLIBRI_FORMAT_FP8_BLOCK] = {128, CLB_ACT_BF16, 128 * 32, 64, 0},
         [COLIBRI_FORMAT_Q4_0] = {32, CLB_ACT_Q8_32, 16 * 32, 64, 0},
         [COLIBRI_FORMAT_Q4_1] = {32, CLB_ACT_Q8_32, 16 * 32, 128, 0},
-        [COLIBRI_FORMAT_Q8_0] = {32, CLB_ACT_Q8_32, 32 * 32, 64, 0},
+        [COLIBRI_FORMAT_Q8_0] = {32, CLB_ACT_Q8_32_FULL, 32 * 32, 64, 0},
     };
     if (!valid_shape(format, rows, cols))
         return -1;

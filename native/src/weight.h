@@ -25,14 +25,21 @@
  *   Q4_1       32                 nibble      segment: f16[32] d, f16[32] m
  *   Q8_0       32                 byte ^ 0x80 segment: f16[32] d
  *
- * Activations. Quantized formats multiply int8 activations quantized per `seg` columns
- * (scale = absmax/127, round half to even); 16-bit and fp8 formats multiply bf16-rounded ones; F32
- * multiplies f32. Two matrices with the same clb_act_kind() and cols share one prepared activation.
+ * Activations. Quantized formats multiply int8 activations quantized per `seg` columns: x = s * (q1 +
+ * q2/256) with s = absmax/127, q1 rounded half to even, and a SECOND PLANE q2 in [-127, 127] that refines
+ * it. One plane costs as much accuracy as int4 weights do on models with a few large channels; those sit in
+ * few segments. So 4-bit weights use q2 for the quarter of a row's segments with the largest absmax
+ * (ties: lower index) and take it as 0 elsewhere; 8-bit weights use it everywhere (the FULL kinds).
+ * 16-bit and fp8 formats multiply bf16-rounded activations, F32 multiplies f32. Two matrices with the
+ * same clb_act_kind() and cols share one prepared activation.
  *
  * Order of reduction (the bit-equality contract): one output element is
- *   sum = 0; for each segment in ascending order: sum = fma((float)int_dot, w_scale*a_scale, sum)
- * (row-scaled: fma((float)int_dot, a_scale, sum), times w_scale at the end; Q4_1 then adds
- * fma(m, a_sum, sum) per segment). 16-bit formats: one chain over column pairs, or over columns where
+ *   sum = 0; for each segment in ascending order: sum = fma((float)dot, w_scale*a_scale, sum)
+ * with dot = dot(w, q1) and a_scale = s, or dot = 256*dot(w, q1) + dot(w, q2) and a_scale = s/256 where a
+ * second plane is used. Both give equal bits when q2 = 0 (powers of two are exact; CLB_ACT_TINY keeps
+ * scales away from denormals), so a tile may use the second form for all its tokens.
+ * Row-scaled: fma((float)dot, a_scale, sum), times w_scale at the end; Q4_1 then adds
+ * fma(m, sum of x, sum) per segment. 16-bit formats: one chain over column pairs, or over columns where
  * the instruction set has no product of pairs; fp8: one such chain per 128 columns, then fma with the
  * block scale. The baseline rounds each multiply and add instead of fma. Within one instruction set
  * every tile shape and batch width uses exactly one order, so GEMV and GEMM give equal bits; between
@@ -56,7 +63,9 @@ typedef enum {
     CLB_ACT_BF16 = 1,
     CLB_ACT_Q8_16 = 2,
     CLB_ACT_Q8_32 = 3,
-    CLB_ACT_Q8_64 = 4
+    CLB_ACT_Q8_64 = 4,
+    CLB_ACT_Q8_32_FULL = 5, /* both planes for every segment: 8-bit weights */
+    CLB_ACT_Q8_64_FULL = 6
 } clb_act_kind;
 
 typedef struct {

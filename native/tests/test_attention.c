@@ -482,6 +482,75 @@ static void test_index_case(const attention *a, int32_t heads, int32_t dim, int3
     rows_free(&c);
 }
 
+/* ---- single weights -------------------------------------------------------------------------------- */
+
+/* Values that are 1 for one key per dim show each key's weight, and values of 1 everywhere their sum. */
+static void test_weights(const attention *a)
+{
+    enum { DIM = 128, KEYS = 128 };
+    gqa_case c = gqa_make(a, DIM, 1, KEYS - 1, 1, 2.0f);
+    float one[DIM], out[DIM];
+    double p[KEYS], sum = 0, square = 0, worst = 0;
+    for (int d = 0; d < DIM; d++) {
+        one[d] = 1.0f;
+        c.q[d] = stored(a, c.q[d]);
+    }
+    memset(c.v, 0, 2 * KEYS * DIM * sizeof *c.v);
+    for (int t = 0; t < KEYS; t++)
+        c.v[(KEYS + t) * DIM + t] = 1.0f;
+    gqa_fill(&c, KEYS);
+    clb_gqa_args args = gqa_args(&c);
+    void *scratch = malloc((size_t)a->gqa_scratch(DIM, 1));
+    clb_softmax state = {-INFINITY, 0};
+    a->gqa_attend(&args, 0, 1, 0, 1, &state, out, scratch);
+    a->finish(&state, out, 1, DIM);
+    for (int t = 0; t < KEYS; t++) {
+        double dot = 0;
+        for (int d = 0; d < DIM; d++)
+            dot += (double)c.q[d] * stored(a, c.k[(KEYS + t) * DIM + d]);
+        sum += p[t] = exp(dot * args.scale);
+    }
+    for (int t = 0; t < KEYS; t++) {
+        double relative = out[t] / (p[t] / sum) - 1;
+        square += relative * relative / KEYS;
+        worst = fmax(worst, fabs(relative));
+    }
+    /* bf16 rounds by at most 2^-8, 0.0011 root mean square */
+    int is_bf16 = a->tolerance > 1e-3;
+    CHECK_MSG(worst < (is_bf16 ? 0.0045 : 4e-6) && sqrt(square) < (is_bf16 ? 0.0017 : 2e-6),
+              "%s: weights off by %g, root mean square %g", a->name, worst, sqrt(square));
+    for (int t = 0; t < KEYS; t++)
+        a->gqa_store(c.blocks[0] + c.head_bytes, DIM, t, c.k + (KEYS + t) * DIM, one);
+    state = (clb_softmax){-INFINITY, 0};
+    a->gqa_attend(&args, 0, 1, 0, 1, &state, out, scratch);
+    a->finish(&state, out, 1, DIM);
+    CHECK_MSG(fabsf(out[0] - 1.0f) < 1e-6f && fabsf(out[DIM - 1] - 1.0f) < 1e-6f, "%s: weights sum to %.8f",
+              a->name, (double)out[0]);
+    free(scratch);
+    gqa_free(&c);
+}
+
+/* Rows are rounded to the nearest bf16, ties to even; reference rows are kept whole. */
+static void test_rows(const attention *a)
+{
+    static const struct {
+        uint32_t in;
+        uint16_t out;
+    } cases[] = {{0x3f808000, 0x3f80}, {0x3f808001, 0x3f81}, {0x3f818000, 0x3f82}, {0x3f807fff, 0x3f80},
+                 {0xbf818000, 0xbf82}, {0x7f7fffff, 0x7f80}, {0x7f800000, 0x7f80}, {0xff800000, 0xff80},
+                 {0x00000000, 0x0000}, {0x80000000, 0x8000}, {0x00008001, 0x0001}, {0x7f800001, 0x7fc0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float x;
+        uint16_t got[2];
+        uint32_t whole;
+        memcpy(&x, &cases[i].in, sizeof x);
+        a->rows_store(got, &x, 1);
+        memcpy(&whole, got, sizeof whole);
+        CHECK_MSG(a->elem == 4 ? whole == cases[i].in : got[0] == cases[i].out, "%s rows: %08x became %04x",
+                  a->name, cases[i].in, got[0]);
+    }
+}
+
 /* ---- states -------------------------------------------------------------------------------------- */
 
 static void test_merge(const attention *a)
@@ -510,7 +579,8 @@ static void test_merge(const attention *a)
     float lower_out[WIDTH];
     memcpy(lower_out, other, sizeof lower_out);
     a->merge(&lower, lower_out, &full, other, 1, WIDTH);
-    CHECK_MSG(lower.max == 2.5f && fabsf(lower.sum - 4.0f) < 1e-6f && fabsf(lower_out[0] + 9.5f * 1.25f) < 1e-5f &&
+    CHECK_MSG(lower.max == 2.5f && fabsf(lower.sum - 4.0f) < 1e-6f &&
+                  fabsf(lower_out[0] + 9.5f * 1.25f) < 1e-5f &&
                   fabsf(lower_out[WIDTH - 1] - 26.5f * 1.25f) < 1e-5f,
               "%s merge: a state that was two powers lower is counted a quarter", a->name);
     a->finish(&state, out, 1, WIDTH);
@@ -540,6 +610,8 @@ int main(void)
             continue;
         }
         test_merge(a);
+        test_rows(a);
+        test_weights(a);
         test_gqa_nan(a);
         test_gqa_case(a, 64, 3, 0, 300, 1.0f);
         test_gqa_case(a, 64, 3, 250, 40, 4.0f);

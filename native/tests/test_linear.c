@@ -205,25 +205,46 @@ static void packing_loses_nothing(const plain *p, const clb_weight *w)
 
 /* ---- kernels ----------------------------------------------------------------------------------- */
 
+static float segment_absmax(const clb_weight *w, const float *x, int32_t s)
+{
+    float absmax = 0;
+    for (int32_t c = s * w->seg; c < (s + 1) * w->seg && c < w->cols; c++)
+        absmax = fmaxf(absmax, fabsf(x[c]));
+    return absmax;
+}
+
+/* Whether weight.h gives segment s a second plane: all for 8-bit weights, else the quarter of the
+ * segments with the largest magnitude, the lower index winning a tie. */
+static int has_second_plane(const clb_weight *w, const float *x, int32_t s)
+{
+    if (w->act == CLB_ACT_Q8_32_FULL || w->act == CLB_ACT_Q8_64_FULL)
+        return 1;
+    const float own = segment_absmax(w, x, s);
+    int32_t before = 0;
+    for (int32_t other = 0; other < w->n_seg; other++) {
+        const float absmax = segment_absmax(w, x, other);
+        before += absmax > own || (absmax == own && other < s);
+    }
+    return before < (w->n_seg + 3) / 4;
+}
+
 /* What a kernel of this kind multiplies with. */
 static void effective_activations(const clb_weight *w, const float *x, double *out)
 {
-    const int32_t seg = w->act >= CLB_ACT_Q8_16 ? w->seg : w->cols;
-    for (int32_t first = 0; first < w->cols; first += seg) {
-        const int32_t n = w->cols - first < seg ? w->cols - first : seg;
-        float absmax = 0;
-        for (int32_t i = 0; i < n; i++)
-            absmax = fmaxf(absmax, fabsf(x[first + i]));
-        for (int32_t i = 0; i < n; i++) {
-            float v = x[first + i];
-            if (w->act == CLB_ACT_F32)
-                out[first + i] = v;
-            else if (w->act == CLB_ACT_BF16)
-                out[first + i] = clb_bf16_to_f32(clb_f32_to_bf16(v));
-            else if (absmax > 0)
-                out[first + i] = (double)rintf(v * (127.0f / absmax)) * (double)(absmax / 127.0f);
-            else
-                out[first + i] = 0;
+    for (int32_t c = 0; c < w->cols; c++)
+        out[c] = w->act == CLB_ACT_BF16 ? clb_bf16_to_f32(clb_f32_to_bf16(x[c])) : x[c];
+    for (int32_t s = 0; w->act >= CLB_ACT_Q8_16 && s < w->n_seg; s++) {
+        const float absmax = segment_absmax(w, x, s);
+        const float scale = absmax / 127.0f;
+        const int second = has_second_plane(w, x, s);
+        for (int32_t c = s * w->seg; c < (s + 1) * w->seg && c < w->cols; c++) {
+            if (!(absmax > 0)) {
+                out[c] = 0;
+                continue;
+            }
+            const float q1 = rintf(x[c] * (127.0f / absmax));
+            const float q2 = rintf((x[c] - scale * q1) * (256.0f / scale));
+            out[c] = (double)scale * ((double)q1 + (second ? (double)fminf(fmaxf(q2, -127), 127) / 256 : 0));
         }
     }
 }

@@ -33,6 +33,13 @@
 /* Largest median difference of the fast path's rows, as a share of the logits' own spread. */
 #define FAST_TOLERANCE 0.05
 
+/* The thread sanitizer watches accesses, not numbers: one pass over each kind of step is enough. */
+#ifdef __SANITIZE_THREAD__
+#define WATCHED 1
+#else
+#define WATCHED 0
+#endif
+
 static int quick;
 static char err[512];
 
@@ -441,7 +448,7 @@ static void check_invariance(const subject *s, int32_t isa, int32_t threads, int
 static void test_fast(const flatdump *dump, int32_t isa)
 {
     static const int32_t chunks[] = {1, 3, 7, 16, 0};
-    int full = !quick && isa == colibri_cpu_best_isa();
+    int best = isa == colibri_cpu_best_isa(), full = best && !quick;
     colibri_engine_options one = options_of(COLIBRI_PRECISION_FAST, isa, 1, 0);
     subject s;
     if (!compute(&s, dump, &one))
@@ -452,7 +459,7 @@ static void test_fast(const flatdump *dump, int32_t isa)
               colibri_isa_name(isa), error);
     for (int32_t threads = 1; threads <= 3; threads++)
         for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++)
-            if (full || (int32_t)c == threads)
+            if (full || ((int32_t)c == threads && (best || threads == 2)))
                 check_invariance(&s, isa, threads, chunks[c], full || threads == 2);
     close_subject(&s);
 }
@@ -629,9 +636,10 @@ static void test_dump(const char *path)
     if (!opened)
         return;
     long before = test_failed;
-    test_reference(&dump);
+    if (!WATCHED)
+        test_reference(&dump);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (colibri_cpu_has_isa(all[i]))
+        if (colibri_cpu_has_isa(all[i]) && (!WATCHED || all[i] == colibri_cpu_best_isa()))
             test_fast(&dump, all[i]);
     if (test_failed == before) { /* the rest would only repeat what is wrong already */
         test_faults(&dump);

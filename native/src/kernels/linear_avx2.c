@@ -87,6 +87,12 @@ ALWAYS_INLINE void add_scaled(float *sum, ivec dot, fvec scale)
     store_f32(sum, fma_f32(load_f32(sum), _mm256_cvtepi32_ps(dot), scale));
 }
 
+/* 256 * dot + offset */
+ALWAYS_INLINE ivec shift_plane(ivec dot, ivec offset)
+{
+    return _mm256_add_epi32(_mm256_slli_epi32(dot, 8), offset);
+}
+
 ALWAYS_INLINE fvec even_bf16(ivec v)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
@@ -131,8 +137,8 @@ ALWAYS_INLINE fvec load_scale(const scale_kind kind, const uint8_t *scales, int 
 ALWAYS_INLINE void store_f16_pair(__m256i pair, float *out)
 {
     /* per 128-bit half: the four values of the even column, then those of the odd one */
-    const __m256i split = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12,
-                                           13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m256i split = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5,
+                                           8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     const __m256i v = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(pair, split), 0xd8);
     store_f32(out, _mm256_cvtph_ps(_mm256_castsi256_si128(v)));
     store_f32(out + 32, _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1)));

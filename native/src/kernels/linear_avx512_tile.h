@@ -49,6 +49,16 @@
         DOT_U8S8(c##t##a, wa, x4);                                                                           \
         DOT_U8S8(c##t##b, wb, x4);                                                                           \
     }
+/* Makes room for the second plane, which counts in steps of 1/256. */
+#define NEXT_PLANE(t)                                                                                        \
+    {                                                                                                        \
+        const __m512i offset = broadcast(start + (t) * 4);                                                   \
+        c##t##a = _mm512_add_epi32(_mm512_slli_epi32(c##t##a, 8), offset);                                   \
+        c##t##b = _mm512_add_epi32(_mm512_slli_epi32(c##t##b, 8), offset);                                   \
+    }
+#define NEXT_PLANE_NO_OFFSET(t)                                                                              \
+    c##t##a = _mm512_slli_epi32(c##t##a, 8);                                                                 \
+    c##t##b = _mm512_slli_epi32(c##t##b, 8);
 #define SCALE_BY_ROW(t)                                                                                      \
     {                                                                                                        \
         const __m512 as = broadcast_f32(scale + (t) * 4);                                                    \
@@ -76,7 +86,8 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
 {
     const __m512i low4 = _mm512_set1_epi8(15);
     const uint8_t *w = args->w;
-    const uint8_t *x = args->act;
+    const uint8_t *marks = args->act;
+    const uint8_t *x = marks + clb_mark_bytes(args->n_seg);
     const uint8_t *ahead = args->prefetch;
     const ptrdiff_t ahead_step = args->prefetch_step;
     EACH(BEGIN_SUM)
@@ -89,23 +100,37 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
         } else {
             EACH(BEGIN_DOT)
         }
-        UNROLL
-        for (int j = 0; j < seg * bits / 32; j++) {
-            PREFETCH_STEP
-            const __m512i va = _mm512_load_si512(w);
-            const __m512i vb = _mm512_load_si512(w + 64);
-            w += 128;
-            const uint8_t *step = x + j * CLB_T * 4;
-            __m512i wa = bits == 4 ? _mm512_and_si512(va, low4) : va;
-            __m512i wb = bits == 4 ? _mm512_and_si512(vb, low4) : vb;
-            EACH(STEP_DOT)
-            if (bits == 4) {
-                step += seg / 2 * CLB_T;
-                wa = _mm512_and_si512(_mm512_srli_epi16(va, 4), low4);
-                wb = _mm512_and_si512(_mm512_srli_epi16(vb, 4), low4);
+        const uint8_t *const segment = w;
+        for (int more = marks[s];; more--) {
+            w = segment;
+            UNROLL
+            for (int j = 0; j < seg * bits / 32; j++) {
+                PREFETCH_STEP
+                const __m512i va = _mm512_load_si512(w);
+                const __m512i vb = _mm512_load_si512(w + 64);
+                w += 128;
+                const uint8_t *step = x + j * CLB_T * 4;
+                __m512i wa = bits == 4 ? _mm512_and_si512(va, low4) : va;
+                __m512i wb = bits == 4 ? _mm512_and_si512(vb, low4) : vb;
                 EACH(STEP_DOT)
+                if (bits == 4) {
+                    step += seg / 2 * CLB_T;
+                    wa = _mm512_and_si512(_mm512_srli_epi16(va, 4), low4);
+                    wb = _mm512_and_si512(_mm512_srli_epi16(vb, 4), low4);
+                    EACH(STEP_DOT)
+                }
+            }
+            if (more == 0)
+                break;
+            x += (seg + CLB_SEG_EXTRA) * CLB_T;
+            start = x + seg * CLB_T + (bits == 8 ? CLB_T * 4 : 0);
+            if (kind == SCALE_F16_MIN) {
+                EACH(NEXT_PLANE_NO_OFFSET)
+            } else {
+                EACH(NEXT_PLANE)
             }
         }
+        x += (seg + (marks[s] ? CLB_REST_EXTRA : CLB_SEG_EXTRA)) * CLB_T;
         if (kind != SCALE_ROW) {
             PREFETCH_STEP
         }
@@ -128,7 +153,6 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
                 EACH(ADD_MINIMUM)
             }
         }
-        x += (seg + CLB_SEG_EXTRA) * CLB_T;
     }
     if (kind == SCALE_ROW) {
         const __m512 ra = _mm512_load_ps(args->row_scale);

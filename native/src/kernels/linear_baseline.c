@@ -6,7 +6,8 @@
  * to TOKENS tokens, so a batch costs far less than separate vectors. Pure functions; see kernels.h.
  *
  * Activations are row-major: token t starts at t * token_bytes.
- *   Q8:   per segment {f32 scale, f32 sum of the dequantized values}, then int8 [n_seg * seg]
+ *   Q8:   per segment {f32 a_scale, f32 sum of x, int32 1 = has a second plane}, then q1 int8
+ *         [n_seg * seg], then q2 alike
  *   BF16: f32 [cols], rounded to bf16;   F32: f32 [cols]
  *
  * Order of reduction: as in weight.h, with every fma replaced by a multiply and an add (such a
@@ -31,25 +32,22 @@ typedef float f32x4 __attribute__((vector_size(16)));
 typedef struct {
     float scale;
     float sum;
+    int32_t planes;
 } seg_scale;
-
-static int32_t kind_seg(int32_t kind)
-{
-    return kind == CLB_ACT_Q8_16 ? 16 : kind == CLB_ACT_Q8_32 ? 32 : 64;
-}
 
 static int is_quantized(int32_t kind)
 {
-    return kind == CLB_ACT_Q8_16 || kind == CLB_ACT_Q8_32 || kind == CLB_ACT_Q8_64;
+    return kind >= CLB_ACT_Q8_16;
 }
 
 static int64_t token_bytes(int32_t kind, int32_t cols)
 {
     if (!is_quantized(kind))
         return (int64_t)cols * 4;
-    int64_t seg = kind_seg(kind);
+    int64_t seg = clb_quantized_seg(kind);
     int64_t n_seg = (cols + seg - 1) / seg;
-    return n_seg * (seg + (int64_t)sizeof(seg_scale));
+    /* and 8 bytes a segment for choosing the second planes */
+    return n_seg * (2 * seg + (int64_t)sizeof(seg_scale) + 8);
 }
 
 int64_t clb_linear_baseline_act_bytes(int32_t kind, int32_t cols, int32_t n)
@@ -59,7 +57,7 @@ int64_t clb_linear_baseline_act_bytes(int32_t kind, int32_t cols, int32_t n)
 
 /* Quantizes n <= seg values; the rest of the segment becomes 0. A segment that holds a value that is
  * not finite gets a NaN scale and thereby a NaN result. */
-static seg_scale quantize_segment(const float *x, int32_t n, int32_t seg, int8_t *q)
+static seg_scale quantize_segment(const float *x, int32_t n, int32_t seg, int second, int8_t *q, int8_t *rest)
 {
     float absmax = 0;
     float finite = 0; /* stays 0 unless a value is infinite or NaN */
@@ -68,8 +66,9 @@ static seg_scale quantize_segment(const float *x, int32_t n, int32_t seg, int8_t
         absmax = a > absmax ? a : absmax;
         finite += x[i] * 0.0f;
     }
-    seg_scale out = {0, 0};
+    seg_scale out = {0, 0, 0};
     memset(q, 0, (size_t)seg);
+    memset(rest, 0, (size_t)seg);
     if (finite != 0) { /* only NaN differs from 0 here */
         out.scale = out.sum = finite;
         return out;
@@ -84,8 +83,34 @@ static seg_scale quantize_segment(const float *x, int32_t n, int32_t seg, int8_t
         sum += v;
     }
     out.scale = absmax / 127.0f;
+    if (second) {
+        sum = sum * 256 + clb_quantize_rest(x, n, seg, out.scale, q, rest);
+        out.scale *= 1.0f / 256;
+        out.planes = 1;
+    }
     out.sum = out.scale * (float)sum;
     return out;
+}
+
+/* Segments with a second plane, ascending; NULL = all. `memory`: 8 bytes a segment. */
+static const int32_t *choose_planes(int32_t kind, int32_t cols, const float *x, int32_t n_seg, int32_t planes,
+                                    void *memory)
+{
+    const int32_t seg = clb_quantized_seg(kind);
+    float *absmax = memory;
+    int32_t *list = (int32_t *)(void *)(absmax + n_seg);
+    if (clb_kind_full(kind))
+        return NULL;
+    for (int32_t s = 0; s < n_seg; s++) {
+        const int32_t n = cols - s * seg < seg ? cols - s * seg : seg;
+        absmax[s] = 0;
+        for (int32_t c = 0; c < n; c++) {
+            float a = fabsf(x[s * seg + c]);
+            absmax[s] = a > absmax[s] || a != a ? a : absmax[s];
+        }
+    }
+    clb_topk(absmax, n_seg, planes, list);
+    return list;
 }
 
 void clb_linear_baseline_act_prepare(int32_t kind, int32_t cols, int32_t n, const float *x, int64_t ldx,
@@ -103,14 +128,19 @@ void clb_linear_baseline_act_prepare(int32_t kind, int32_t cols, int32_t n, cons
             for (int32_t c = 0; c < cols; c++)
                 rounded[c] = clb_bf16_to_f32(clb_f32_to_bf16(src[c]));
         } else {
-            const int32_t seg = kind_seg(kind);
+            const int32_t seg = clb_quantized_seg(kind);
             const int32_t n_seg = (cols + seg - 1) / seg;
             seg_scale *scales = (seg_scale *)(void *)dst;
             int8_t *q = (int8_t *)(scales + n_seg);
-            for (int32_t s = 0; s < n_seg; s++) {
+            const int32_t planes = clb_second_planes(kind, n_seg);
+            const int32_t *list = choose_planes(kind, cols, src, n_seg, planes, q + 2 * (int64_t)n_seg * seg);
+            for (int32_t s = 0, next = 0; s < n_seg; s++) {
                 int32_t first = s * seg;
                 int32_t live = cols - first < seg ? cols - first : seg;
-                scales[s] = quantize_segment(src + first, live, seg, q + first);
+                int second = list == NULL || (next < planes && list[next] == s);
+                next += second;
+                scales[s] = quantize_segment(src + first, live, seg, second, q + first,
+                                             q + (n_seg + s) * (int64_t)seg);
             }
         }
     }
@@ -207,10 +237,14 @@ static void block_quantized(const clb_weight *w, const uint8_t *block, const uin
             memcpy(&a, token + s * (int64_t)sizeof a, sizeof a);
             const int8_t *x = (const int8_t *)token + w->n_seg * (int64_t)sizeof a + (int64_t)s * seg;
             int32_t dot[ROWS];
-            if (bytes)
-                dot_segment((const int16_t (*)[ROWS])wide, x, seg, 2, dot);
-            else
-                dot_segment((const int16_t (*)[ROWS])wide, x, seg, 16, dot);
+            dot_segment((const int16_t (*)[ROWS])wide, x, seg, bytes ? 2 : 16, dot);
+            if (a.planes) {
+                int32_t rest[ROWS];
+                dot_segment((const int16_t (*)[ROWS])wide, x + w->n_seg * (int64_t)seg, seg, bytes ? 2 : 16,
+                            rest);
+                for (int32_t r = 0; r < ROWS; r++)
+                    dot[r] = dot[r] * 256 + rest[r];
+            }
             if (by_row)
                 for (int32_t r = 0; r < ROWS; r++)
                     sum[t][r] += (float)dot[r] * a.scale;

@@ -81,6 +81,8 @@
 #define STEP_BYTE(t, r) BYTE_STEP(c##t##r, w##r, t)
 #define BEGIN_RUN(t, r) NIBBLE_BEGIN(h##t##r)
 #define END_RUN(t, r) NIBBLE_END(c##t##r, h##t##r)
+/* Makes room for the second plane, which counts in steps of 1/256. */
+#define NEXT_PLANE(t, r) c##t##r = shift_plane(c##t##r, broadcast(start + (t) * 4));
 #define LOAD_SCALE(r) const fvec d##r = load_scale(kind, scales_w, first_row + (r) * LANES);
 #define ADD_ROW_SCALED(t, r)                                                                                 \
     add_scaled(sums + (t) * 32 + first_row + (r) * LANES, c##t##r, broadcast_f32(scale + (t) * 4));
@@ -99,40 +101,50 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
 {
     const int run = seg < 32 ? seg / 8 : NIBBLE_RUN;
     _Alignas(32) float sums[CLB_T * 32];
+    const int no_offset = bits == 8 || kind == SCALE_F16_MIN;
     const uint8_t *w = args->w;
-    const uint8_t *x = args->act;
+    const uint8_t *marks = args->act;
+    const uint8_t *x = marks + clb_mark_bytes(args->n_seg);
     memset(sums, 0, sizeof sums);
     for (int32_t s = 0; s < args->n_seg; s++) {
         const uint8_t *scale = x + seg * CLB_T + CLB_T * 8;
         const uint8_t *scales_w = w + seg * bits * 4;
         for (int first_row = 0; first_row < 32; first_row += INT_VECTORS * LANES) {
-            const uint8_t *step_w = w + first_row * 4;
-            const uint8_t *step_x = x;
-            const uint8_t *start = bits == 8 || kind == SCALE_F16_MIN ? zeros : x + seg * CLB_T;
+            const uint8_t *start = no_offset ? zeros : x + seg * CLB_T;
+            const uint8_t *plane = x;
             INT(BEGIN_DOT)
-            if (bits == 4) {
-                UNROLL_1
-                for (int j = 0; j < seg / 8; j += run) {
-                    INT(BEGIN_RUN)
+            for (int more = marks[s];; more--) {
+                const uint8_t *step_w = w + first_row * 4;
+                const uint8_t *step_x = plane;
+                if (bits == 4) {
                     UNROLL_1
-                    for (int k = 0; k < run; k++) {
-                        {LOAD_ACTS(step_x, CLB_T) INT_EACH_VECTOR(LOAD_LOW4) INT(STEP_NIBBLE)} step_x +=
-                            seg / 2 * CLB_T;
-                        {LOAD_ACTS(step_x, CLB_T) INT_EACH_VECTOR(LOAD_HIGH4) INT(STEP_NIBBLE)} step_x +=
-                            CLB_T * 4 - seg / 2 * CLB_T;
+                    for (int j = 0; j < seg / 8; j += run) {
+                        INT(BEGIN_RUN)
+                        UNROLL_1
+                        for (int k = 0; k < run; k++) {
+                            {LOAD_ACTS(step_x, CLB_T) INT_EACH_VECTOR(LOAD_LOW4) INT(STEP_NIBBLE)} step_x +=
+                                seg / 2 * CLB_T;
+                            {LOAD_ACTS(step_x, CLB_T) INT_EACH_VECTOR(LOAD_HIGH4) INT(STEP_NIBBLE)} step_x +=
+                                CLB_T * 4 - seg / 2 * CLB_T;
+                            step_w += 128;
+                        }
+                        INT(END_RUN)
+                    }
+                } else {
+                    UNROLL_1
+                    for (int j = 0; j < seg / 4; j++) {
+                        LOAD_ACTS(step_x, CLB_T)
+                        INT_EACH_VECTOR(LOAD_BYTES)
+                        INT(STEP_BYTE)
+                        step_x += CLB_T * 4;
                         step_w += 128;
                     }
-                    INT(END_RUN)
                 }
-            } else {
-                UNROLL_1
-                for (int j = 0; j < seg / 4; j++) {
-                    LOAD_ACTS(step_x, CLB_T)
-                    INT_EACH_VECTOR(LOAD_BYTES)
-                    INT(STEP_BYTE)
-                    step_x += CLB_T * 4;
-                    step_w += 128;
-                }
+                if (more == 0)
+                    break;
+                plane = x + (seg + CLB_SEG_EXTRA) * CLB_T;
+                start = no_offset ? zeros : plane + seg * CLB_T;
+                INT(NEXT_PLANE)
             }
             if (kind == SCALE_ROW) {
                 INT(ADD_ROW_SCALED)
@@ -146,6 +158,8 @@ ALWAYS_INLINE void TILE(int)(const int bits, const int seg, const scale_kind kin
         }
         w = scales_w + scale_bytes(kind);
         x += (seg + CLB_SEG_EXTRA) * CLB_T;
+        if (marks[s])
+            x += (seg + CLB_REST_EXTRA) * CLB_T;
     }
     finish(args, sums, CLB_T, kind == SCALE_ROW ? args->row_scale : NULL);
 }

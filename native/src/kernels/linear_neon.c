@@ -85,6 +85,12 @@ ALWAYS_INLINE void add_scaled(float *sum, ivec dot, fvec scale)
     store_f32(sum, fma_f32(load_f32(sum), vcvtq_f32_s32(dot), scale));
 }
 
+/* 256 * dot + offset */
+ALWAYS_INLINE ivec shift_plane(ivec dot, ivec offset)
+{
+    return vaddq_s32(vshlq_n_s32(dot, 8), offset);
+}
+
 ALWAYS_INLINE fvec even_bf16(ivec v)
 {
     return vreinterpretq_f32_s32(vshlq_n_s32(v, 16));

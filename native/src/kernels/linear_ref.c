@@ -21,7 +21,7 @@ int64_t clb_linear_ref_act_bytes(int32_t kind, int32_t cols, int32_t n)
 }
 
 void clb_linear_ref_act_prepare(int32_t kind, int32_t cols, int32_t n, const float *x, int64_t ldx,
-                                      const int32_t *index, void *out, int32_t t0, int32_t t1)
+                                const int32_t *index, void *out, int32_t t0, int32_t t1)
 {
     (void)kind;
     (void)n;
@@ -49,7 +49,8 @@ static f32x4 load(const float *p)
 
 /* Two tokens times 16 rows: 8 accumulators and 4 weights fit the 16 registers of every machine.
  * w: first of the rows in column 0; x0, x1: [cols]; sum0, sum1: [16]. */
-static void two_tokens(const float *w, const float *x0, const float *x1, int32_t cols, float *sum0, float *sum1)
+static void two_tokens(const float *w, const float *x0, const float *x1, int32_t cols, float *sum0,
+                       float *sum1)
 {
     f32x4 a0 = {0}, a1 = a0, a2 = a0, a3 = a0;
     f32x4 b0 = a0, b1 = a0, b2 = a0, b3 = a0;
@@ -80,7 +81,7 @@ static void one_token(const float *w, const float *x, int32_t cols, float *sum)
 }
 
 void clb_linear_ref_linear(const clb_weight *w, const void *act, int32_t n, int32_t t0, int32_t t1, float *y,
-                                 int64_t ldy, int32_t block0, int32_t block1, int32_t flags)
+                           int64_t ldy, int32_t block0, int32_t block1, int32_t flags)
 {
     const float *x = act;
     const int32_t cols = w->cols;

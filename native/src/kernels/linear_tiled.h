@@ -9,8 +9,10 @@
  * multiples of 12, so every cut lies between tiles.
  *
  * Activations. Tile after tile; within a tile of T tokens segment after segment:
- *   Q8   : [seg/4][T] dwords (4 int8 of consecutive columns), then T each of
- *          int32 -8*sum(q), int32 -128*sum(q), f32 scale, f32 scale*sum(q)
+ *   Q8   : first, for the whole tile, one byte per segment: 1 = it has a second plane (of any token);
+ *          then per segment [seg/4][T] dwords (4 int8 of consecutive columns), then T each of
+ *          int32 -8*sum(q1), int32 -128*sum(q1), f32 a_scale, f32 sum of x; with a second plane then
+ *          [seg/4][T] dwords of q2 (0 for tokens without one), T each of -8*sum(q2), -128*sum(q2)
  *   BF16 : [pairs][T] dwords (2 bf16), columns padded to a multiple of 128 with zeros; an instruction
  *          set without bf16 arithmetic defines CLB_BF16_AS_F32 and gets [cols][T] f32 of the same values
  *   F32  : [cols][T] f32
@@ -19,7 +21,7 @@
  * sum at -8*sum(q) or -128*sum(q) removes it for free.
  *
  * Loop order of `linear`: token chunk > row block > tile. The activations of a token chunk and a row
- * block of weights stay in the second-level cache; the first tile of a block prefetches the next block.
+ * block of weights stay in the second-level cache; its tiles together prefetch the next block.
  * Cutting the columns as well, so that weights come from the first level, was measured and loses: a
  * tile reads only a few bytes per cycle, and sums that leave their registers cost more.
  */
@@ -33,6 +35,7 @@
 #define CLB_TILE 6       /* tokens of the widest tile */
 #define CLB_UNIT 12      /* tokens of two such tiles: CLB_LINEAR_TILED_ALIGN */
 #define CLB_SEG_EXTRA 16 /* bytes behind a Q8 segment, per token */
+#define CLB_REST_EXTRA 8 /* the same behind a second plane */
 #define CLB_MAX_CHUNK_TOKENS 240
 #define CLB_ROWS CLB_BLOCK_ROWS
 
@@ -64,28 +67,23 @@ typedef struct {
 
 typedef void (*clb_tile_fn)(const clb_tile_args *args);
 
-static inline int32_t clb_kind_seg(int32_t kind)
-{
-    switch (kind) {
-    case CLB_ACT_Q8_16:
-        return 16;
-    case CLB_ACT_Q8_32:
-        return 32;
-    case CLB_ACT_Q8_64:
-        return 64;
-    case CLB_ACT_BF16:
-        return 128;
-    default:
-        return 1;
-    }
-}
-
 static inline int clb_kind_quantized(int32_t kind)
 {
     return kind >= CLB_ACT_Q8_16;
 }
 
-/* Bytes of one token's share of one activation segment (of clb_kind_seg columns). */
+static inline int32_t clb_kind_seg(int32_t kind)
+{
+    return clb_kind_quantized(kind) ? clb_quantized_seg(kind) : kind == CLB_ACT_BF16 ? 128 : 1;
+}
+
+/* Bytes of the marks in front of a quantized tile. */
+static inline int64_t clb_mark_bytes(int32_t n_seg)
+{
+    return ((int64_t)n_seg + 63) & ~INT64_C(63);
+}
+
+/* Bytes of one token's share of a segment, without a second plane. */
 static inline int64_t clb_act_seg_bytes(int32_t kind)
 {
     if (kind == CLB_ACT_F32)
@@ -95,10 +93,25 @@ static inline int64_t clb_act_seg_bytes(int32_t kind)
     return clb_kind_seg(kind) + CLB_SEG_EXTRA;
 }
 
+/* Bytes set aside per token: room for marks, two planes of every segment, and the list of magnitudes
+ * that choosing them needs (8 bytes a segment, at the tile's end). */
 static inline int64_t clb_act_token_bytes(int32_t kind, int32_t cols)
 {
-    int32_t seg = clb_kind_seg(kind);
-    return (cols + seg - 1) / seg * clb_act_seg_bytes(kind);
+    const int32_t seg = clb_kind_seg(kind), n_seg = (cols + seg - 1) / seg;
+    if (!clb_kind_quantized(kind))
+        return n_seg * clb_act_seg_bytes(kind);
+    const int64_t bytes =
+        clb_mark_bytes(n_seg) + n_seg * (int64_t)(2 * seg + CLB_SEG_EXTRA + CLB_REST_EXTRA + 8);
+    return (bytes + 63) & ~INT64_C(63);
+}
+
+/* Bytes per token that a kernel reads. */
+static inline int64_t clb_act_read_bytes(int32_t kind, int32_t cols)
+{
+    const int32_t seg = clb_kind_seg(kind), n_seg = (cols + seg - 1) / seg;
+    const int64_t rest =
+        clb_kind_quantized(kind) ? clb_second_planes(kind, n_seg) * (int64_t)(seg + CLB_REST_EXTRA) : 0;
+    return n_seg * clb_act_seg_bytes(kind) + rest;
 }
 
 /* Tokens of the tile that starts at token t of n. t is a tile's start. */
@@ -156,7 +169,7 @@ static inline void clb_linear_tiled(const clb_tile_fn *tiles, const clb_weight *
                                     int32_t block1, int32_t flags)
 {
     const int64_t token_bytes = clb_act_token_bytes(w->act, w->cols);
-    const int32_t chunk = clb_chunk_tokens(token_bytes);
+    const int32_t chunk = clb_chunk_tokens(clb_act_read_bytes(w->act, w->cols));
     for (int32_t c0 = t0; c0 < t1; c0 += chunk) {
         const int32_t c1 = t1 - c0 < chunk ? t1 : c0 + chunk;
         const int32_t count = clb_tiles(c0, c1, n);
@@ -251,34 +264,102 @@ static inline const float *clb_act_source(const float *x, int64_t ldx, const int
     return x + (index != NULL ? index[t] : t) * ldx;
 }
 
+/* Marks the segments of a tile that get a second plane and lists each token's: lists[i][0 .. planes-1],
+ * ascending. The lists lie in the tile's own memory, behind everything that kernels read. */
+static inline void clb_choose_planes(int32_t kind, int32_t cols, const float *x, int64_t ldx,
+                                     const int32_t *index, int32_t t, int32_t width, uint8_t *marks,
+                                     uint8_t *lists)
+{
+    const int32_t seg = clb_quantized_seg(kind), n_seg = (cols + seg - 1) / seg;
+    const int32_t planes = clb_second_planes(kind, n_seg);
+    memset(marks, clb_kind_full(kind), (size_t)clb_mark_bytes(n_seg));
+    if (clb_kind_full(kind))
+        return;
+    for (int32_t i = 0; i < width; i++) {
+        const float *src = clb_act_source(x, ldx, index, t + i);
+        float *absmax = (float *)(void *)(lists + (int64_t)i * n_seg * 8);
+        int32_t *list = (int32_t *)(void *)(absmax + n_seg);
+        for (int32_t s = 0; s < n_seg; s++) {
+            const int32_t n = cols - s * seg < seg ? cols - s * seg : seg;
+            /* As integers: the order of magnitudes, without a branch per value. */
+            uint32_t top = 0;
+            for (int32_t c = 0; c < n; c++) {
+                uint32_t bits;
+                memcpy(&bits, &src[s * seg + c], sizeof bits);
+                bits &= 0x7fffffff;
+                top = bits > top ? bits : top;
+            }
+            memcpy(&absmax[s], &top, sizeof top);
+        }
+        clb_topk(absmax, n_seg, planes, list);
+        for (int32_t k = 0; k < planes; k++)
+            marks[list[k]] = 1;
+    }
+}
+
 /* Quantizes the tile of `width` tokens from t on; `seg` is known at compile time. A run of segments is
  * finished for all tokens before the next, so that what is written stays in the first-level cache. */
 static inline __attribute__((always_inline)) void
-clb_prepare_quantized(clb_quantize_fn quantize, const int32_t seg, int32_t cols, const float *x, int64_t ldx,
-                      const int32_t *index, int32_t t, int32_t width, uint8_t *tile)
+clb_prepare_quantized(clb_quantize_fn quantize, const int32_t seg, int32_t kind, int32_t cols, const float *x,
+                      int64_t ldx, const int32_t *index, int32_t t, int32_t width, uint8_t *tile)
 {
-    const int32_t n_seg = (cols + seg - 1) / seg;
-    const int64_t seg_bytes = (int64_t)(seg + CLB_SEG_EXTRA) * width;
+    const int32_t n_seg = (cols + seg - 1) / seg, planes = clb_second_planes(kind, n_seg);
+    const int full = clb_kind_full(kind);
+    uint8_t *lists = tile + (clb_act_token_bytes(kind, cols) - (int64_t)n_seg * 8) * width;
+    clb_choose_planes(kind, cols, x, ldx, index, t, width, tile, lists);
+    int32_t next[CLB_TILE] = {0}; /* of each token's list */
+    uint8_t *dst = tile + clb_mark_bytes(n_seg);
     for (int32_t s0 = 0; s0 < n_seg; s0 += CLB_QUANTIZE_SEGS) {
         const int32_t count = n_seg - s0 < CLB_QUANTIZE_SEGS ? n_seg - s0 : CLB_QUANTIZE_SEGS;
         const int32_t left = cols - s0 * seg;
+        uint8_t *end = dst;
         for (int32_t i = 0; i < width; i++) {
             const float *src = clb_act_source(x, ldx, index, t + i) + s0 * seg;
-            uint8_t *dst = tile + s0 * seg_bytes + i * 4;
+            const int32_t *list = (const int32_t *)(const void *)(lists + (int64_t)i * n_seg * 8 + n_seg * 4);
+            uint8_t *at = dst + i * 4;
             clb_quantized part;
             quantize(src, left < count * seg ? left : count * seg, seg, count, &part);
-            for (int32_t s = 0; s < count; s++, dst += seg_bytes) {
+            for (int32_t s = 0; s < count; s++) {
+                const int marked = tile[s0 + s];
+                const int own = full || (next[i] < planes && list[next[i]] == s0 + s);
+                int8_t rest[64];
+                int32_t rest_sum = 0;
+                float scale = part.scale[s];
+                int64_t steps = part.sum[s];
+                if (own) {
+                    next[i]++;
+                    rest_sum = clb_quantize_rest(src + s * seg, left - s * seg < seg ? left - s * seg : seg,
+                                                 seg, scale, part.q + s * seg, rest);
+                } else if (marked) {
+                    memset(rest, 0, sizeof rest);
+                }
+                if (marked) {
+                    scale *= 1.0f / 256;
+                    steps = steps * 256 + rest_sum;
+                }
                 const int32_t offset8 = -8 * part.sum[s];
                 const int32_t offset128 = -128 * part.sum[s];
-                const float sum = part.scale[s] * (float)part.sum[s];
-                uint8_t *extra = dst + (int64_t)seg * width;
-                clb_spread_words(part.q + s * seg, seg / 4, width, dst);
+                const float sum = scale * (float)steps;
+                uint8_t *extra = at + (int64_t)seg * width;
+                clb_spread_words(part.q + s * seg, seg / 4, width, at);
                 memcpy(extra, &offset8, 4);
                 memcpy(extra + width * 4, &offset128, 4);
-                memcpy(extra + width * 8, &part.scale[s], 4);
+                memcpy(extra + width * 8, &scale, 4);
                 memcpy(extra + width * 12, &sum, 4);
+                at += (int64_t)(seg + CLB_SEG_EXTRA) * width;
+                if (!marked)
+                    continue;
+                const int32_t rest8 = -8 * rest_sum;
+                const int32_t rest128 = -128 * rest_sum;
+                extra = at + (int64_t)seg * width;
+                clb_spread_words(rest, seg / 4, width, at);
+                memcpy(extra, &rest8, 4);
+                memcpy(extra + width * 4, &rest128, 4);
+                at += (int64_t)(seg + CLB_REST_EXTRA) * width;
             }
+            end = at - i * 4;
         }
+        dst = end;
     }
 }
 
@@ -308,13 +389,15 @@ static inline void clb_act_prepare_tiled(clb_quantize_fn quantize, clb_round_fn 
         uint8_t *tile = (uint8_t *)out + t * token_bytes;
         switch (kind) {
         case CLB_ACT_Q8_16:
-            clb_prepare_quantized(quantize, 16, cols, x, ldx, index, t, width, tile);
+            clb_prepare_quantized(quantize, 16, kind, cols, x, ldx, index, t, width, tile);
             break;
         case CLB_ACT_Q8_32:
-            clb_prepare_quantized(quantize, 32, cols, x, ldx, index, t, width, tile);
+        case CLB_ACT_Q8_32_FULL:
+            clb_prepare_quantized(quantize, 32, kind, cols, x, ldx, index, t, width, tile);
             break;
         case CLB_ACT_Q8_64:
-            clb_prepare_quantized(quantize, 64, cols, x, ldx, index, t, width, tile);
+        case CLB_ACT_Q8_64_FULL:
+            clb_prepare_quantized(quantize, 64, kind, cols, x, ldx, index, t, width, tile);
             break;
         case CLB_ACT_BF16:
             clb_prepare_rounded(round_bf16, cols, x, ldx, index, t, width, tile);
