@@ -69,8 +69,9 @@ def stream_rows(bench: Bench) -> Iterator[Row]:
 def _decode(bench: Bench, name: str, routing: str, share: int) -> Iterator[Row]:
     model = _model(bench, routing)
     with _engine(bench, model, share) as run:
-        before = _fio(model, run.expert_bytes)
         run.driver.call("prefill", tokens=PROMPT, seed=3)
+        # Right before: shared disks save up for bursts while they idle.
+        before = _fio(model, run.expert_bytes)
         answer = run.driver.call("decode", tokens=24 if bench.quick else 64, seed=7)
         disk = Disk(before, _fio(model, run.expert_bytes))
     yield from decode_rows(name, answer, disk, run.bounds)
