@@ -65,8 +65,8 @@ typedef enum {
     COLIBRI_FORMAT_F16 = 3,
     COLIBRI_FORMAT_I8_ROW = 4, /* int8; plain scales: f32[rows] in a second span */
     COLIBRI_FORMAT_I4_ROW = 5, /* nibble-8, low nibble = even column; row = ceil(cols/2) bytes; f32[rows] */
-    COLIBRI_FORMAT_I4_GROUP =
-        6, /* same nibbles; f32[rows*ceil(cols/group)], group in 16 32 48 64 96 128 192 256 */
+    /* Same nibbles; f32[rows*ceil(cols/group)], group in 16 32 48 64 96 128 192 256. */
+    COLIBRI_FORMAT_I4_GROUP = 6,
     COLIBRI_FORMAT_FP8_BLOCK = 7, /* e4m3fn; f32[ceil(rows/128)*ceil(cols/128)] multiplied in */
     COLIBRI_FORMAT_Q4_0 = 8,      /* GGUF block of 32: f16 d, 16 bytes (low nibble = first half); d*(q-8) */
     COLIBRI_FORMAT_Q4_1 = 9,      /* GGUF block of 32: f16 d, f16 m, 16 bytes; d*q+m */
@@ -134,9 +134,10 @@ typedef struct {
     int32_t norm_topk;
     float routed_scale;
     int32_t n_mtp_layers;
-    const uint8_t *layer_sparse; /* [n_layers] 1 = routed experts, 0 = dense MLP; NULL = all dense */
-    const uint8_t
-        *layer_indexer; /* [n_layers] 1 = own indexer, 0 = shares the selection below; NULL = none */
+    /* [n_layers] 1 = routed experts, 0 = dense MLP; NULL = all dense */
+    const uint8_t *layer_sparse;
+    /* [n_layers] 1 = own indexer, 0 = shares the selection below; NULL = none */
+    const uint8_t *layer_indexer;
 } colibri_geometry;
 
 typedef enum {

@@ -264,6 +264,27 @@ static inline const float *clb_act_source(const float *x, int64_t ldx, const int
     return x + (index != NULL ? index[t] : t) * ldx;
 }
 
+/* As clb_topk for n <= CLB_RANK_SEGS magnitudes: comparing each with all others has no branches to guess
+ * and is several times faster for the few segments of a small model. */
+#define CLB_RANK_SEGS 96
+static inline void clb_largest_by_rank(const float *magnitudes, int32_t n, int32_t k, int32_t *out)
+{
+    int32_t bits[CLB_RANK_SEGS]; /* of numbers >= 0 and NaN: they compare like what they stand for */
+    int32_t m = 0;
+    memcpy(bits, magnitudes, (size_t)n * sizeof *bits);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t larger = 0;
+        for (int32_t j = 0; j < i; j++)
+            larger += bits[j] >= bits[i];
+        for (int32_t j = i + 1; j < n; j++)
+            larger += bits[j] > bits[i];
+        out[m] = i;
+        m += larger < k;
+        if (m == k)
+            return;
+    }
+}
+
 /* Marks the segments of a tile that get a second plane and lists each token's: lists[i][0 .. planes-1],
  * ascending. The lists lie in the tile's own memory, behind everything that kernels read. */
 static inline void clb_choose_planes(int32_t kind, int32_t cols, const float *x, int64_t ldx,
@@ -291,7 +312,10 @@ static inline void clb_choose_planes(int32_t kind, int32_t cols, const float *x,
             }
             memcpy(&absmax[s], &top, sizeof top);
         }
-        clb_topk(absmax, n_seg, planes, list);
+        if (n_seg <= CLB_RANK_SEGS)
+            clb_largest_by_rank(absmax, n_seg, planes, list);
+        else
+            clb_topk(absmax, n_seg, planes, list);
         for (int32_t k = 0; k < planes; k++)
             marks[list[k]] = 1;
     }
