@@ -36,7 +36,23 @@ static int32_t check_decode(colibri_session *const *sessions, const int32_t *tok
     return status == COLIBRI_OK ? rows : -status;
 }
 
-/* Runs the next layer's router one layer early and tells the store, which may read ahead. */
+/* Most probable first. */
+static void sort_guesses(int32_t *ids, float *weights, int32_t n)
+{
+    for (int32_t i = 1; i < n; i++) {
+        int32_t id = ids[i], at = i;
+        float weight = weights[i];
+        for (; at > 0 && weights[at - 1] < weight; at--) {
+            ids[at] = ids[at - 1];
+            weights[at] = weights[at - 1];
+        }
+        ids[at] = id;
+        weights[at] = weight;
+    }
+}
+
+/* Runs the next layer's router one layer early and tells the store, which may read ahead. Called while
+ * this layer's missing experts are on their way, so it takes no time from the disk. */
 static int32_t guess_next(colibri_engine *engine, const clb_batch *batch, int32_t layer,
                           const clb_error *error)
 {
@@ -45,12 +61,16 @@ static int32_t guess_next(colibri_engine *engine, const clb_batch *batch, int32_
         return COLIBRI_OK;
     int32_t n = batch->n * moe.per_token;
     int32_t *ids = clb_scratch_get(&engine->scratch, (size_t)n * sizeof *ids);
-    if (ids == NULL)
+    float *weights = clb_scratch_get(&engine->scratch, (size_t)n * sizeof *weights);
+    if (!ids || !weights)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for routing %" PRId32 " tokens", batch->n);
-    int32_t status = engine->family->guess(engine, batch, layer, ids, error);
-    if (status == COLIBRI_OK)
-        clb_store_prefetch(&engine->store, moe.store_layer, ids, n);
-    return status;
+    int32_t status = engine->family->guess(engine, batch, layer, ids, weights, error);
+    if (status != COLIBRI_OK)
+        return status;
+    sort_guesses(ids, weights, n);
+    /* The last quarter is wrong too often to be worth the disk's time. */
+    clb_store_prefetch(&engine->store, moe.store_layer, ids, n - n / 4);
+    return COLIBRI_OK;
 }
 
 int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t layer,
@@ -72,11 +92,15 @@ int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t
         if (!h || !ids || !weights)
             return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for routing %" PRId32 " tokens",
                             batch->n);
+        clb_moe_plan plan;
         status = engine->family->route(engine, batch, layer, h, ids, weights, error);
+        if (status == COLIBRI_OK)
+            status = clb_moe_begin(engine, &moe, ids, weights, batch->n, &plan, error);
         if (status == COLIBRI_OK && layer + 1 < g->n_layers)
             status = guess_next(engine, batch, layer + 1, error);
         if (status == COLIBRI_OK)
-            status = clb_moe_run(engine, &moe, h, ids, weights, batch->n, batch->x, error);
+            status = clb_moe_run(engine, &moe, &plan, h, batch->x, error);
+        clb_store_forget(&engine->store);
     } else {
         status = engine->family->mlp(engine, batch, layer, error);
     }

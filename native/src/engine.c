@@ -12,6 +12,7 @@
  * enough that activations stay near the caches. */
 #define DEFAULT_CHUNK 512
 #define MAX_CHUNK 16384
+#define MAX_STREAMING_CHUNK 4096
 
 static const clb_family *find_family(int32_t id)
 {
@@ -230,28 +231,56 @@ static int32_t make_buffers(colibri_engine *engine, const clb_error *error)
     return COLIBRI_OK;
 }
 
-/* Bytes that do not depend on where experts live: dense weights, the context of all sessions, work
- * buffers, and the temporaries of the widest slice. */
+/* Bytes that depend neither on where experts live nor on the chunk: dense weights, full sessions, work
+ * buffers, the tables of a streaming engine. */
 static int64_t fixed_bytes(const colibri_engine *engine, const clb_loader *loader)
 {
     const colibri_geometry *g = &engine->geometry;
-    int64_t sessions = engine->options.sessions > 0 ? engine->options.sessions : 1;
+    int64_t sessions = clb_sessions(engine), rows = 1 + engine->drafts;
     int64_t blocks = (engine->context + CLB_SPAN - 1) / CLB_SPAN;
-    int64_t per_session = blocks * (int64_t)clb_os_size((size_t)engine->kv.block_bytes) +
-                          (int64_t)g->vocab * 4 + (int64_t)engine->context * 4;
-    return loader->bytes[0] + sessions * per_session + engine->worker_bytes * clb_pool_threads(engine->pool) +
-           clb_step_bytes(engine);
+    int64_t logits = rows * g->vocab * (int64_t)sizeof(float);
+    int64_t hidden = engine->drafts > 0 ? CLB_MAX_HIDDEN * (int64_t)g->hidden * (int64_t)sizeof(float) : 0;
+    /* A step of several sessions holds the logits of all of them once more. */
+    int64_t per_session = blocks * (int64_t)clb_os_size((size_t)engine->kv.block_bytes) + 2 * logits +
+                          hidden + (int64_t)engine->context * (int64_t)sizeof(int32_t);
+    int64_t batch = CLB_MAX_BATCH * ((int64_t)g->hidden + g->index_topk + 1) * (int64_t)sizeof(float);
+    return (int64_t)clb_os_size((size_t)loader->bytes[0]) + sessions * per_session +
+           engine->worker_bytes * clb_pool_threads(engine->pool) + batch + clb_table_bytes(&engine->table) +
+           clb_store_table_bytes(&engine->store);
+}
+
+/* Bytes that chunks of so many tokens take. */
+static int64_t prefill_bytes(const colibri_engine *engine, int32_t tokens)
+{
+    if (tokens > engine->context)
+        tokens = engine->context;
+    return clb_sessions(engine) * clb_chunk_bytes(engine, tokens) + clb_slice_bytes(engine, tokens);
+}
+
+/* Tokens of a chunk while experts stream: each chunk reads nearly all of them, so the longer the fewer
+ * bytes per token; up to a sixth of what the cache could have. */
+static int32_t streaming_chunk(const colibri_engine *engine, int64_t room)
+{
+    int32_t tokens = MAX_STREAMING_CHUNK;
+    while (tokens > DEFAULT_CHUNK && prefill_bytes(engine, tokens) > room / 6)
+        tokens -= DEFAULT_CHUNK;
+    return tokens;
 }
 
 /* Resident if everything fits, else a cache of experts in what the budget leaves. */
 static int32_t place_experts(colibri_engine *engine, const clb_loader *loader, const clb_error *error)
 {
-    int64_t budget = engine->options.memory_budget, fixed = fixed_bytes(engine, loader),
+    int64_t budget = engine->options.memory_budget, base = fixed_bytes(engine, loader),
             experts = loader->bytes[1];
+    int64_t fixed = base + prefill_bytes(engine, engine->prefill_chunk);
     int forced = engine->options.expert_slots > 0 && experts > 0;
-    if (!forced && (budget == 0 || fixed + experts <= budget))
+    if (!forced && (budget == 0 || fixed + (int64_t)clb_os_size((size_t)experts) <= budget))
         return COLIBRI_OK;
     int64_t staging = experts > 0 ? clb_store_staging_bytes(&engine->store) : 0;
+    if (budget > 0 && experts > 0 && engine->options.prefill_chunk == 0) {
+        engine->prefill_chunk = streaming_chunk(engine, budget - base - staging);
+        fixed = base + prefill_bytes(engine, engine->prefill_chunk);
+    }
     if (experts == 0 || (!forced && fixed + staging + clb_store_largest_slot(&engine->store) > budget))
         return clb_fail(
             error, COLIBRI_ERROR_MEMORY,

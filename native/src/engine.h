@@ -98,9 +98,9 @@ typedef struct {
     int (*moe)(const struct colibri_engine *engine, int32_t layer, clb_moe_layer *moe);
     int32_t (*route)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, float *h,
                      int32_t *ids, float *weights, const clb_error *error);
-    /* Guesses the experts that `layer` will ask for from x, [n][per_token]; may be NULL. */
+    /* Guesses the experts that `layer` will ask for from x, ids and weights [n][per_token]; may be NULL. */
     int32_t (*guess)(struct colibri_engine *engine, const clb_batch *batch, int32_t layer, int32_t *ids,
-                     const clb_error *error);
+                     float *weights, const clb_error *error);
     /* MTP: x = projection of [norm(embedding of tokens) | norm(hidden)], rows as given; may be NULL. */
     int32_t (*draft_input)(struct colibri_engine *engine, const int32_t *tokens, const float *hidden,
                            int32_t n, float *x, const clb_error *error);
@@ -275,8 +275,15 @@ int32_t clb_head(colibri_engine *engine, float *normed, int32_t n, float *logits
                  const clb_error *error);
 
 /* ---- prefill.c ---- */
-/* Bytes that a prefill chunk and the temporaries of its widest slice take. */
-int64_t clb_step_bytes(const colibri_engine *engine);
+/* Sessions that the budget must hold. */
+static inline int64_t clb_sessions(const colibri_engine *engine)
+{
+    return engine->options.sessions > 0 ? engine->options.sessions : 1;
+}
+/* Bytes that a session holds while it prefills in chunks of so many tokens. */
+int64_t clb_chunk_bytes(const colibri_engine *engine, int32_t tokens);
+/* Bytes of the temporaries of the widest slice of such a chunk, or of a decode step. */
+int64_t clb_slice_bytes(const colibri_engine *engine, int32_t tokens);
 
 /* ---- sampler (sampler.c) ---- */
 /* Picks a token; `position` is that of the new token. Returns -1 if no token is allowed. */

@@ -480,14 +480,13 @@ static int32_t mlp(colibri_engine *engine, const clb_batch *batch, int32_t l, co
 }
 
 /* The next layer's router on this layer's input: its norm sees x before this layer's experts are added. */
-static int32_t guess(colibri_engine *engine, const clb_batch *batch, int32_t l, int32_t *ids,
+static int32_t guess(colibri_engine *engine, const clb_batch *batch, int32_t l, int32_t *ids, float *weights,
                      const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
     size_t rows = (size_t)batch->n;
     float *h = clb_scratch_get(&engine->scratch, rows * (size_t)g->hidden * sizeof *h);
-    float *weights = clb_scratch_get(&engine->scratch, rows * (size_t)g->experts_per_token * sizeof *weights);
-    if (!h || !weights)
+    if (h == NULL)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for routing %" PRId32 " tokens", batch->n);
     return route(engine, batch, l, h, ids, weights, error);
 }

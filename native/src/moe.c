@@ -185,40 +185,47 @@ static int32_t shared_expert(colibri_engine *engine, const clb_moe_layer *layer,
     return clb_run_jobs(engine, &down, 1, error);
 }
 
-int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const float *h, const int32_t *ids,
-                    const float *weights, int32_t n, float *x, const clb_error *error)
+int32_t clb_moe_begin(colibri_engine *engine, const clb_moe_layer *layer, const int32_t *ids,
+                      const float *weights, int32_t n, clb_moe_plan *plan, const clb_error *error)
+{
+    int32_t n_experts = engine->store.n_experts, k = layer->per_token;
+    void *memory = clb_scratch_get(&engine->scratch, clb_moe_plan_bytes(n, k, n_experts));
+    int32_t *cursor = clb_scratch_get(&engine->scratch, (size_t)n_experts * sizeof *cursor);
+    if (!memory || !cursor)
+        return no_memory(error, n);
+    clb_moe_plan_make(plan, memory, n, k, n_experts, ids, weights, cursor);
+    return clb_moe_announce(engine, layer, plan, 0, error);
+}
+
+int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
+                    const float *h, float *x, const clb_error *error)
 {
     clb_scratch *scratch = &engine->scratch;
-    int32_t n_experts = engine->store.n_experts, k = layer->per_token, hidden = layer->hidden;
-    void *memory = clb_scratch_get(scratch, clb_moe_plan_bytes(n, k, n_experts));
-    int32_t *cursor = clb_scratch_get(scratch, (size_t)n_experts * sizeof *cursor);
-    const clb_expert **experts = clb_scratch_get(scratch, (size_t)n_experts * sizeof *experts);
+    int32_t n = plan->n, n_slots = plan->n * plan->k, hidden = layer->hidden;
+    int32_t *numbers = clb_scratch_get(scratch, (size_t)plan->n_experts * sizeof *numbers);
+    const clb_expert **experts = clb_scratch_get(scratch, (size_t)plan->n_experts * sizeof *experts);
     float *sum = clb_scratch_get(scratch, (size_t)n * (size_t)hidden * sizeof *sum);
-    float *out = clb_scratch_get(scratch, (size_t)n * (size_t)k * (size_t)hidden * sizeof *out);
-    if (!memory || !cursor || !experts || !sum || !out)
+    float *out = clb_scratch_get(scratch, (size_t)n_slots * (size_t)hidden * sizeof *out);
+    if (!numbers || !experts || !sum || !out)
         return no_memory(error, n);
-    clb_moe_plan plan;
-    clb_moe_plan_make(&plan, memory, n, k, n_experts, ids, weights, cursor);
-    int32_t status = clb_moe_announce(engine, layer, &plan, 0, error);
     /* The shared expert is always at hand: it computes while the missing ones are read. */
     float *shared = NULL;
-    if (status == COLIBRI_OK)
-        status = shared_expert(engine, layer, h, n, &shared, error);
+    int32_t status = shared_expert(engine, layer, h, n, &shared, error);
     while (status == COLIBRI_OK) {
-        int32_t ready = clb_store_next(&engine->store, 0, experts, cursor, n_experts, error);
+        int32_t ready =
+            clb_store_next(&engine->store, CLB_NEXT_ANY, experts, numbers, plan->n_experts, error);
         if (ready <= 0) {
             status = -ready;
             break;
         }
-        status = compute(engine, layer, &plan, experts, cursor, ready, 0, h, out, error);
+        status = compute(engine, layer, plan, experts, numbers, ready, 0, h, out, error);
         for (int32_t i = 0; i < ready; i++)
             clb_store_release(&engine->store, experts[i]);
     }
-    clb_store_forget(&engine->store);
     if (status != COLIBRI_OK)
         return status;
     memset(sum, 0, (size_t)n * (size_t)hidden * sizeof *sum);
-    status = accumulate(engine, &plan, 0, n * k, out, sum, hidden, error);
+    status = accumulate(engine, plan, 0, n_slots, out, sum, hidden, error);
     if (status != COLIBRI_OK)
         return status;
     moe_work work = {.engine = engine, .hidden = hidden, .sum = sum, .shared = shared, .x = x};

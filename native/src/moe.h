@@ -4,8 +4,8 @@
  * added in ascending order of the expert's number, whoever computes them and whenever: that is what
  * makes a token independent of its batch and of where experts lie.
  *
- * A decode step (clb_moe_run) computes experts in the order in which they become ready and adds up at
- * the end. A prefill chunk walks the experts in ascending order, a group at a time
+ * A decode step (clb_moe_begin, clb_moe_run) computes experts in the order in which they become ready and
+ * adds up at the end. A prefill chunk walks the experts in ascending order, a group at a time
  * (clb_moe_group), so that it can stop after each and holds no output of more than one group. */
 #ifndef CLB_MOE_H
 #define CLB_MOE_H
@@ -28,9 +28,14 @@ size_t clb_moe_plan_bytes(int32_t n, int32_t k, int32_t n_experts);
 void clb_moe_plan_make(clb_moe_plan *plan, void *memory, int32_t n, int32_t k, int32_t n_experts,
                        const int32_t *ids, const float *weights, int32_t *cursor);
 
-/* One whole step: x[row] += sum of weight * expert(h[row]), plus the shared expert. */
-int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const float *h, const int32_t *ids,
-                    const float *weights, int32_t n, float *x, const clb_error *error);
+/* A decode step, first half: the plan of n rows (in the engine's scratch) and the request for its
+ * experts, whose missing ones are on their way when this returns. The caller ends it with
+ * clb_store_forget, whatever happens. */
+int32_t clb_moe_begin(colibri_engine *engine, const clb_moe_layer *layer, const int32_t *ids,
+                      const float *weights, int32_t n, clb_moe_plan *plan, const clb_error *error);
+/* Second half: x[row] += sum of weight * expert(h[row]), plus the shared expert. */
+int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
+                    const float *h, float *x, const clb_error *error);
 
 /* Announces the experts of a plan from number `from` on, in ascending order. */
 int32_t clb_moe_announce(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,

@@ -49,6 +49,8 @@ enum { PHASE_ATTEND, PHASE_MLP, PHASE_EXPERTS, PHASE_FINISH };
 /* Rows that attention, MLP and router take at once: wide enough for the GEMM's peak, and their
  * temporaries do not grow with the chunk. */
 #define PHASE_ROWS 512
+/* Tokens per expert from which on a chunk is taken to touch nearly all of them. */
+#define SURE_TOKENS 16
 
 /* Takes `bytes` from a chunk's memory, or only counts them while `base` is NULL. */
 static void *carve(uint8_t *base, size_t *used, size_t bytes)
@@ -80,20 +82,27 @@ static void lay_out(const colibri_engine *engine, clb_chunk *chunk, uint8_t *bas
     chunk->bytes = used;
 }
 
-int64_t clb_step_bytes(const colibri_engine *engine)
+int64_t clb_chunk_bytes(const colibri_engine *engine, int32_t tokens)
+{
+    clb_chunk chunk = {.n = tokens < engine->context ? tokens : engine->context};
+    lay_out(engine, &chunk, NULL);
+    return (int64_t)clb_os_size(chunk.bytes);
+}
+
+int64_t clb_slice_bytes(const colibri_engine *engine, int32_t tokens)
 {
     const colibri_geometry *g = &engine->geometry;
-    clb_chunk chunk = {.n =
-                           engine->prefill_chunk < engine->context ? engine->prefill_chunk : engine->context};
-    lay_out(engine, &chunk, NULL);
-    int64_t rows = chunk.n < PHASE_ROWS ? chunk.n : PHASE_ROWS;
-    int64_t experts = g->n_experts > 0 ? 2 * rows * (2 * (int64_t)g->expert_ffn + g->hidden) : 0;
+    if (tokens < CLB_MAX_BATCH)
+        tokens = CLB_MAX_BATCH; /* of a decode step */
+    int64_t rows = tokens < PHASE_ROWS ? tokens : PHASE_ROWS;
+    /* Every token may want the same expert, on top of a group that is nearly full (moe.c). */
+    int64_t experts = g->n_experts > 0 ? (rows + tokens) * (2 * (int64_t)g->expert_ffn + g->hidden) : 0;
     int64_t widest = rows * engine->family->row_floats(g);
     if (experts > widest)
         widest = experts;
     /* Half as much again for the prepared activations. */
     int64_t scratch = widest * (int64_t)sizeof(float) * 3 / 2 + (int64_t)CLB_SCRATCH_MIN;
-    return (int64_t)clb_os_size(chunk.bytes) + (int64_t)clb_os_size((size_t)scratch) + (int64_t)g->vocab * 4;
+    return (int64_t)clb_os_size((size_t)scratch);
 }
 
 static int32_t start_chunk(colibri_session *session, const clb_error *error)
@@ -317,6 +326,24 @@ static int32_t advance_chunk(colibri_session *session, const clb_error *error)
     return COLIBRI_OK;
 }
 
+/* Keeps the disk busy while rows are computed: a wide chunk touches nearly every expert of the next
+ * sparse layer, in ascending order. */
+static void read_ahead(const colibri_session *session)
+{
+    colibri_engine *engine = session->engine;
+    const colibri_geometry *g = &engine->geometry;
+    const clb_chunk *chunk = &session->chunk;
+    if (!engine->store.streaming ||
+        (int64_t)chunk->n * g->experts_per_token < (int64_t)g->n_experts * SURE_TOKENS)
+        return;
+    clb_moe_layer moe;
+    int32_t layer = chunk->layer + (chunk->phase == PHASE_EXPERTS || chunk->phase == PHASE_FINISH);
+    while (layer < g->n_layers && !engine->family->moe(engine, layer, &moe))
+        layer++;
+    if (layer < g->n_layers)
+        clb_store_prefetch_layer(&engine->store, moe.store_layer);
+}
+
 /* Puts the announced experts back on the list after another session's step has used the store. */
 static int32_t resume_experts(colibri_session *session, const clb_error *error)
 {
@@ -347,8 +374,10 @@ int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_p
         }
         if (session->chunk.n == 0)
             status = start_chunk(session, &error);
-        if (status == COLIBRI_OK)
+        if (status == COLIBRI_OK) {
+            read_ahead(session);
             status = run_slice(session, &error);
+        }
         if (status == COLIBRI_OK)
             status = advance_chunk(session, &error);
         if (session->pending == 0 || (max_ms > 0 && clb_os_seconds() >= stop))

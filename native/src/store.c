@@ -13,7 +13,9 @@
 #define FLIGHT_BYTES ((int64_t)64 << 20)
 #define MIN_STAGING 4
 #define MAX_STAGING 32
-#define MAX_GUESSES 256
+/* Bytes in flight below which a guess of the MAYBE kind is started: what a drive reads while a layer
+ * computes. More would only delay what is asked for next. */
+#define GUESS_BYTES ((int64_t)6 << 20)
 
 int32_t clb_store_open(clb_store *store, int32_t n_layers, int32_t n_experts, const clb_error *error)
 {
@@ -21,7 +23,7 @@ int32_t clb_store_open(clb_store *store, int32_t n_layers, int32_t n_experts, co
     store->failed = -1;
     store->items = calloc((size_t)n_layers * (size_t)n_experts + 1, sizeof *store->items);
     store->wanted = malloc(((size_t)n_experts + 1) * sizeof *store->wanted);
-    store->guesses = malloc(MAX_GUESSES * sizeof *store->guesses);
+    store->guesses = malloc(((size_t)n_experts + 1) * sizeof *store->guesses);
     if (!store->items || !store->wanted || !store->guesses)
         return clb_fail(error, COLIBRI_ERROR_MEMORY,
                         "no memory for the list of %" PRId32 " x %" PRId32 " experts", n_layers, n_experts);
@@ -72,6 +74,11 @@ int64_t clb_store_total_bytes(const clb_store *store)
     for (int64_t i = 0; i < n_items(store); i++)
         total += clb_item_bytes(&store->items[i]);
     return total;
+}
+
+int64_t clb_store_table_bytes(const clb_store *store)
+{
+    return n_items(store) * (int64_t)sizeof *store->items;
 }
 
 int32_t clb_store_slots(const clb_store *store)
@@ -191,6 +198,7 @@ static int32_t make_staging(clb_store *store, const clb_error *error)
     int64_t bytes = staging_need(store, &all_direct);
     int32_t n = flight_experts(all_direct ? clb_store_largest_slot(store) : bytes);
     store->n_reads = n * (all_direct ? 1 : CLB_MAX_RANGES);
+    store->guess_reads = 1 + (int32_t)(GUESS_BYTES / (all_direct ? clb_store_largest_slot(store) : bytes));
     store->reads = malloc((size_t)store->n_reads * sizeof *store->reads);
     store->staging = malloc((size_t)n * sizeof *store->staging);
     store->staging_bytes = bytes;
@@ -235,6 +243,7 @@ static void count_lookup(clb_store *store, clb_store_item *item, float weight)
         atomic_fetch_add_explicit(&store->misses, 1, memory_order_relaxed);
     if (item->guessed) {
         item->guessed = 0;
+        store->n_unused--;
         atomic_fetch_add_explicit(&store->useful_bytes, clb_item_bytes(item), memory_order_relaxed);
     }
 }
@@ -247,9 +256,13 @@ static void start_reads(clb_store *store)
         if (item->wanted && item->state == ITEM_ABSENT && !clb_store_start_read(store, store->wanted[i], i))
             return;
     }
-    while (store->n_guesses > 0) {
+    int32_t most = store->guess_kind == CLB_GUESS_SURE ? store->n_reads : store->guess_reads;
+    while (store->n_guesses > 0 && clb_io_in_flight(store->io) < most) {
         int32_t guess = store->guesses[store->n_guesses - 1];
-        if (store->items[guess].state == ITEM_ABSENT && !clb_store_start_read(store, guess, -1))
+        const clb_store_item *item = &store->items[guess];
+        /* Half of the slots stay for what is asked for. */
+        if (item->state == ITEM_ABSENT && (store->n_unused >= store->classes[item->class_index].n_slots / 2 ||
+                                           !clb_store_start_read(store, guess, -1)))
             return;
         store->n_guesses--;
     }
@@ -358,17 +371,34 @@ void clb_store_forget(clb_store *store)
     store->n_wanted = store->next_wanted = store->n_handed = 0;
 }
 
+static void add_guess(clb_store *store, int32_t number)
+{
+    if (store->items[number].state == ITEM_ABSENT && store->n_guesses < store->n_experts)
+        store->guesses[store->n_guesses++] = number;
+}
+
 void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n)
 {
     if (!store->streaming || !store->options.prefetch)
         return;
+    clb_store_collect(store, 0);
     /* Guesses for an earlier layer that were not started by now come too late. */
     store->n_guesses = 0;
-    for (int32_t i = n - 1; i >= 0 && store->n_guesses < MAX_GUESSES; i--) {
-        int32_t number = item_number(store, layer, experts[i]);
-        if (store->items[number].state == ITEM_ABSENT)
-            store->guesses[store->n_guesses++] = number;
-    }
+    store->guess_kind = CLB_GUESS_MAYBE;
+    for (int32_t i = n - 1; i >= 0; i--)
+        add_guess(store, item_number(store, layer, experts[i]));
+    start_reads(store);
+}
+
+void clb_store_prefetch_layer(clb_store *store, int32_t layer)
+{
+    if (!store->streaming || !store->options.prefetch)
+        return;
+    clb_store_collect(store, 0);
+    store->n_guesses = 0;
+    store->guess_kind = CLB_GUESS_SURE;
+    for (int32_t expert = store->n_experts - 1; expert >= 0; expert--)
+        add_guess(store, item_number(store, layer, expert));
     start_reads(store);
 }
 

@@ -5,8 +5,8 @@
  *   request   the graph announces the experts of a layer, then takes them with next as they become
  *             ready and gives each back with release exactly once; what next returned stays valid
  *             until then. forget ends a request early.
- *   prefetch  advisory: a guess for a later layer. It fills free or cold slots only, never one that is
- *             leased, asked for, or hotter.
+ *   prefetch  advisory: a guess for a later layer. It is read when what was asked for leaves the disk
+ *             idle, into free or cold slots, never one that is leased or asked for.
  *
  * The graph never learns where an expert was, so placement cannot change a result.
  *
@@ -48,6 +48,12 @@ typedef struct {
 /* A request shared by more rows than this is a prompt passing, not a decode step. */
 #define CLB_STORE_STEP_ROWS 64
 
+/* How good a guess is. */
+enum {
+    CLB_GUESS_MAYBE = 0, /* right more often than not: only as much as keeps the disk from idling */
+    CLB_GUESS_SURE = 1   /* a prompt that will touch nearly all: the queue may be filled */
+};
+
 /* How next returns experts. */
 enum {
     CLB_NEXT_ANY = 0,     /* as they become ready; waits for the first */
@@ -87,9 +93,12 @@ typedef struct {
     int32_t next_wanted; /* order modes: first not handed out */
     int32_t n_handed;
     uint32_t n_requests;
-    int32_t *guesses;
+    int32_t *guesses; /* last one first */
     int32_t n_guesses;
-    int32_t failed; /* item whose read failed, -1 = none */
+    int32_t guess_kind;  /* of the list */
+    int32_t n_unused;    /* slots that hold or await a guess nobody has asked for yet */
+    int32_t guess_reads; /* guesses are started while fewer reads than this are in flight */
+    int32_t failed;      /* item whose read failed, -1 = none */
     clb_io_completion failure;
 
     int64_t slot_bytes; /* all slots */
@@ -113,6 +122,8 @@ void clb_store_bind(clb_store *store, int32_t layer, int32_t expert, const clb_e
 int64_t clb_store_total_bytes(const clb_store *store);
 int64_t clb_store_largest_slot(const clb_store *store);
 int64_t clb_store_staging_bytes(const clb_store *store);
+/* Memory of the store's own lists. */
+int64_t clb_store_table_bytes(const clb_store *store);
 /* Experts that fit in memory together. */
 int32_t clb_store_slots(const clb_store *store);
 /* Turns to streaming. `smallest` (may be NULL) receives the cache bytes that would just do when the
@@ -131,7 +142,10 @@ int32_t clb_store_next(clb_store *store, int32_t mode, const clb_expert **out, i
 void clb_store_release(clb_store *store, const clb_expert *expert);
 /* Ends the request; reads in flight are kept. Nothing may be leased from it. */
 void clb_store_forget(clb_store *store);
+/* Guesses for a later layer, most probable first; they replace the guesses not started yet. */
 void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n);
+/* The same for all experts of a layer, in ascending order and of the SURE kind. */
+void clb_store_prefetch_layer(clb_store *store, int32_t layer);
 /* One decode step has begun: the clock of heat. */
 void clb_store_tick(clb_store *store);
 void clb_store_close(clb_store *store);

@@ -74,6 +74,7 @@ static void give_up(clb_store *store, clb_store_item *item)
 {
     if (item->guessed) {
         item->guessed = 0;
+        store->n_unused--;
         atomic_fetch_add_explicit(&store->wasted_bytes, clb_item_bytes(item), memory_order_relaxed);
     }
     item->state = ITEM_ABSENT;
@@ -94,30 +95,36 @@ static int32_t latest_wanted(const clb_store *store, int32_t class_index, int32_
     return -1;
 }
 
-/* A free slot, or the coldest evictable one. A guess (order -1) takes only a cold one. -1 = none. */
+/* A free slot, or the coldest evictable one. A mere guess (order -1) takes only a cold one. -1 = none. */
 static int32_t take_slot(clb_store *store, int32_t class_index, int32_t order)
 {
     clb_store_class *class = &store->classes[class_index];
     int guess = order < 0;
     if (class->n_used < class->n_slots)
         return class->n_used++;
-    int32_t best = -1;
+    int32_t best = -1, unused = -1;
     for (int32_t s = 0; s < class->n_slots; s++) {
         if (class->owner[s] < 0)
             return s;
         const clb_store_item *item = &store->items[class->owner[s]];
         if (item->state != ITEM_READY || item->leases > 0 || item->wanted)
             continue;
-        if (best < 0 || clb_heat_compare(item->heat, class->owner[s], store->items[class->owner[best]].heat,
-                                         class->owner[best], store->step) < 0)
+        /* A guess is kept until the request that it was made for. */
+        if (item->guessed && item->request == store->n_requests)
+            unused = s;
+        else if (best < 0 ||
+                 clb_heat_compare(item->heat, class->owner[s], store->items[class->owner[best]].heat,
+                                  class->owner[best], store->step) < 0)
             best = s;
     }
     if (best < 0 && !guess)
-        best = latest_wanted(store, class_index, order);
+        best = unused >= 0 ? unused : latest_wanted(store, class_index, order);
     if (best < 0)
         return -1;
     clb_store_item *item = &store->items[class->owner[best]];
-    if (guess && clb_heat_at(item->heat, store->step) >= CLB_HEAT_COLD)
+    /* What a prompt is sure to ask for would take the same slot a moment later. */
+    if (guess && store->guess_kind == CLB_GUESS_MAYBE &&
+        clb_heat_at(item->heat, store->step) >= CLB_HEAT_COLD)
         return -1;
     give_up(store, item);
     class->owner[best] = -1;
@@ -243,6 +250,12 @@ int clb_store_start_read(clb_store *store, int32_t number, int32_t order)
     item->request = store->n_requests;
     item->pending = n;
     item->guessed = guess;
+    if (guess) {
+        store->n_unused++;
+        /* So that what a prompt has already used goes first. */
+        if (store->guess_kind == CLB_GUESS_SURE)
+            item->heat = clb_heat_use(item->heat, store->step, CLB_HEAT_PREFILL);
+    }
     item->staging = direct ? NULL : store->staging[--store->n_staging];
     place(item, at);
     uint8_t *target = direct ? at : item->staging;

@@ -201,6 +201,13 @@ static int32_t copy_entries(clb_table *table, const colibri_tensor *tensors, int
     return COLIBRI_OK;
 }
 
+int64_t clb_table_bytes(const clb_table *table)
+{
+    int64_t names = table->n > 0 ? table->entries[table->n - 1].name - table->names : 0;
+    return table->n * (int64_t)sizeof *table->entries + table->n_slots * (int64_t)sizeof *table->slots +
+           names;
+}
+
 int32_t clb_table_open(clb_table *table, const char *const *paths, int32_t n_paths,
                        const colibri_tensor *tensors, int64_t n, const clb_error *error)
 {

@@ -27,6 +27,8 @@ typedef struct {
     int32_t n_files;
 } clb_table;
 
+/* Memory that an open table holds. */
+int64_t clb_table_bytes(const clb_table *table);
 /* With n_paths = 0 the spans are not compared with files (planning). */
 int32_t clb_table_open(clb_table *table, const char *const *paths, int32_t n_paths,
                        const colibri_tensor *tensors, int64_t n, const clb_error *error);

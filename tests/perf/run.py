@@ -33,6 +33,7 @@ from tests.perf.rows import (
     time_row,
     to_json,
 )
+from tests.perf.stream import stream_rows
 from tests.perf.work import work_of
 
 CONTEXT = 4096
@@ -206,6 +207,7 @@ GROUPS: tuple[Callable[[Bench], Iterator[Row]], ...] = (
     rate_rows,
     kl_rows,
     kernel_rows,
+    stream_rows,
 )
 
 

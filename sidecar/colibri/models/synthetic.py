@@ -81,6 +81,7 @@ _INT8_DEVIATION: Final = 73.9
 # Bits of the 16 nibbles of a 64-bit word.
 _LOW: Final = np.uint64(0x7777777777777777)
 _TOP: Final = np.uint64(0x8888888888888888)
+_ATTENTION_GAIN: Final = 0.25
 # Fitting of the routing biases.
 _FIT_TOKENS: Final = 2048
 _FIT_ROUNDS: Final = 150
@@ -256,8 +257,11 @@ class _Weights:
         if not count:
             return None
         deviation = _INT8_DEVIATION if fmt == Format.I8_ROW else _INT4_DEVIATION
-        # Tokens enter at the size that layers add, so that they stay different from each other.
+        # Tokens enter at the size that layers add, and attention, which mixes them, adds little: so
+        # they stay different from each other and ask for different experts.
         gain = 1.0 if spec.name == "model.embed_tokens.weight" else spec.cols**-0.5
+        if spec.name.endswith("self_attn.o_proj.weight"):
+            gain *= _ATTENTION_GAIN
         random = self._random(spec.name + ".qs")
         return random.uniform(0.75, 1.25, count).astype(np.float32) * np.float32(gain / deviation)
 
