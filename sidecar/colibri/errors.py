@@ -63,7 +63,9 @@ class ColibriError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
-        return f"{text} {self.hint}" if self.hint else text
+        if not self.hint:
+            return text
+        return f"{text if text.endswith(('.', '!', '?')) else text + '.'} {self.hint}"
 
 
 class UsageError(ColibriError):

@@ -239,7 +239,7 @@ def test_while_the_model_loads_requests_are_told_to_come_back() -> None:
         assert (health.status_code, health.json()["status"]) == (503, "loading")
         response = server.chat()
         assert response.status_code == 503
-        assert "still being loaded" in response.json()["error"]["message"]
+        assert "still being loaded. Try again" in response.json()["error"]["message"]
         assert server.get("/v1/models").json()["data"][0]["context_length"] is None
     finally:
         server.http.stop()

@@ -198,12 +198,12 @@ class EngineClient:
         if self._state == "failed" and self._failure is not None:
             return self._failure
         texts = {
-            "loading": "the model is still being loaded",
-            "restarting": "the engine process is being restarted",
-            "stopped": "the engine has been stopped",
+            "loading": "The model is still being loaded.",
+            "restarting": "The engine process is being restarted.",
+            "stopped": "The engine has been stopped.",
         }
         return WorkerUnavailableError(
-            texts.get(self._state, "the engine is not available"), hint="Try again in a moment."
+            texts.get(self._state, "The engine is not available."), hint="Try again in a moment."
         )
 
     def _set_state(self, state: WorkerState, failure: ColibriError | None = None) -> None:
