@@ -126,7 +126,7 @@ fuzz-native: setup
 	@for target in build/fuzz/native/fuzz_*; do if test -x $$target -a -f $$target; then \
 	  echo "fuzz: $$(basename $$target), $(FUZZ_SECONDS) s, seed $(SEED)"; \
 	  mkdir -p build/corpus/$$(basename $$target); \
-	  $$target -seed=$(SEED) -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 \
+	  $$target -seed=$(SEED) -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -timeout=60 -max_len=512 -len_control=0 \
 	    -artifact_prefix=build/ build/corpus/$$(basename $$target) 2>&1 | tail -n 12; fi; done
 
 .PHONY: fuzz-python

@@ -143,23 +143,11 @@ static void edit_geometry(tiny_model *m, stream *in)
 static void edit_options(colibri_engine_options *options, stream *in)
 {
     int32_t value = (int32_t)take_number(in);
-    switch (take(in, 1) % 5) {
-    case 0:
-        options->precision = value;
-        break;
-    case 1:
-        options->kv_type = value;
-        break;
-    case 2:
-        options->isa = value;
-        break;
-    case 3:
-        options->context = value;
-        break;
-    default:
-        options->prefill_chunk = value;
-        break;
-    }
+    int32_t *fields[] = {&options->precision,    &options->kv_type,       &options->isa,
+                         &options->context,      &options->prefill_chunk, &options->sessions,
+                         &options->expert_slots, &options->io_mode,       &options->io_buffered,
+                         &options->no_prefetch,  &options->drafts};
+    *fields[take(in, 1) % (sizeof fields / sizeof fields[0])] = value;
 }
 
 /* ---- use what opened ---- */
@@ -236,6 +224,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .struct_size = sizeof options, .threads = 1, .context = 256, .memory_budget = BUDGET};
     options.precision = (int32_t)(take(&in, 1) % 2);
     options.isa = take(&in, 1) % 4 ? COLIBRI_ISA_AUTO : COLIBRI_ISA_BASELINE;
+    /* Often with experts that come from disk through the smallest cache. */
+    options.expert_slots = take(&in, 1) % 2 ? 2 : 0;
     for (uint32_t edits = take(&in, 1) % 16; edits > 0; edits--) {
         uint32_t kind = take(&in, 1) % 16;
         if (kind < 10) {
