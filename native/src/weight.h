@@ -28,7 +28,7 @@
  * Activations. Quantized formats multiply int8 activations quantized per `seg` columns: x = s * (q1 +
  * q2/256) with s = absmax/127, q1 rounded half to even, and a SECOND PLANE q2 in [-127, 127] that refines
  * it. One plane costs as much accuracy as int4 weights do on models with a few large channels; those sit in
- * few segments. So 4-bit weights use q2 for the third of a row's segments with the largest absmax
+ * few segments. So 4-bit weights use q2 for the sixth of a row's segments with the largest absmax
  * (ties: lower index) and take it as 0 elsewhere; 8-bit weights use it everywhere (the FULL kinds).
  * 16-bit and fp8 formats multiply bf16-rounded activations, F32 multiplies f32. Two matrices with the
  * same clb_act_kind() and cols share one prepared activation.

@@ -213,7 +213,7 @@ static float segment_absmax(const clb_weight *w, const float *x, int32_t s)
     return absmax;
 }
 
-/* Whether weight.h gives segment s a second plane: all for 8-bit weights, else the third of the
+/* Whether weight.h gives segment s a second plane: all for 8-bit weights, else the sixth of the
  * segments with the largest magnitude, the lower index winning a tie. */
 static int has_second_plane(const clb_weight *w, const float *x, int32_t s)
 {
@@ -225,7 +225,7 @@ static int has_second_plane(const clb_weight *w, const float *x, int32_t s)
         const float absmax = segment_absmax(w, x, other);
         before += absmax > own || (absmax == own && other < s);
     }
-    return before < (w->n_seg + 2) / 3;
+    return before < (w->n_seg + 5) / 6;
 }
 
 /* What a kernel of this kind multiplies with. */
