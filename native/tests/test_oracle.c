@@ -9,6 +9,8 @@
  *   faults     the same comparisons must notice each planted fault
  *   packed     the packed layout gives the bits of the plain one
  *   threads    cancel and snapshot from another thread while a prefill runs
+ * Cases R149 (every path against the oracle on grouped formats) and R150 (tokens, not only kernels, on
+ * every architecture: the same program runs under qemu-aarch64).
  * COLIBRI_TEST_QUICK=1 runs fewer combinations, for emulated processors and sanitizers.
  */
 #define _POSIX_C_SOURCE 200809L
