@@ -194,7 +194,7 @@ class ProcessEngine(EngineClient):
 
     def _process(self) -> tuple[int | None, int | None]:
         child = self._child
-        return (child.process.pid, child.rss_bytes) if child else (None, None)
+        return (child.process.pid, child.rss_bytes or None) if child else (None, None)
 
     # ---- supervisor thread ----
 
