@@ -94,14 +94,14 @@ test-slow: setup
 test-asan: dumps
 	@$(CMAKE_NATIVE) -B build/asan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCOLIBRI_SANITIZE=address,undefined > build/asan.log
 	@$(CMAKE) --build build/asan -j $(JOBS)
-	@$(CTEST) --test-dir build/asan
+	@$(CTEST) --test-dir build/asan -j $(JOBS)
 
 # Thread sanitizer over what has threads: pool, sessions, cancel, read queue.
 .PHONY: test-tsan
 test-tsan: dumps
 	@$(CMAKE_NATIVE) -B build/tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCOLIBRI_SANITIZE=thread > build/tsan.log
 	@$(CMAKE) --build build/tsan -j $(JOBS)
-	@$(CTEST) --test-dir build/tsan -R 'pool|session|cancel|oracle|stream|test_io'
+	@$(CTEST) --test-dir build/tsan -j $(JOBS) -R 'pool|session|cancel|oracle|stream|test_io'
 
 # 64-bit Arm under user-mode emulation: every native test, the oracle included.
 .PHONY: test-arm
