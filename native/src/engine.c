@@ -414,6 +414,8 @@ void colibri_engine_close(colibri_engine *engine)
     clb_os_free(engine->decode_x, (size_t)CLB_MAX_BATCH * (size_t)engine->geometry.hidden * sizeof(float));
     clb_os_free(engine->decode_selected,
                 (size_t)CLB_MAX_BATCH * ((size_t)engine->geometry.index_topk + 1) * sizeof(int32_t));
+    while (engine->n_spare > 0)
+        clb_os_free(engine->spare[--engine->n_spare], (size_t)engine->kv.block_bytes);
     free(engine->kv.parts);
     free(engine->inv_freq);
     free(engine->layer_sparse);

@@ -21,6 +21,8 @@
 #include "store.h"
 #include "table.h"
 
+/* KV blocks kept for reuse. */
+#define CLB_MAX_SPARE 256
 /* Most rows in one decode step. */
 #define CLB_MAX_BATCH 64
 /* Tokens whose hidden states wait for the MTP layer; more decoded without drafts than that leave a gap in
@@ -124,6 +126,8 @@ struct colibri_engine {
     clb_pool *pool;
     clb_table table;
     clb_kv_layout kv;
+    uint8_t *spare[CLB_MAX_SPARE]; /* KV blocks given back by sessions */
+    int32_t n_spare;
     clb_store store;
     void *model; /* the family's weights */
     int32_t context;
