@@ -577,14 +577,18 @@ typedef struct {
 static void *watch(void *argument)
 {
     watcher *w = argument;
-    int64_t progress = 0;
-    for (int i = 0; !atomic_load(&w->stop); i++) {
+    int64_t progress = 0, tokens = -1;
+    while (!atomic_load(&w->stop)) {
         colibri_engine_snapshot_t now = {.struct_size = sizeof now};
         colibri_engine_snapshot(w->engine, &now);
         w->backwards |= now.progress < progress;
         progress = now.progress;
-        if (i % 64 == 0)
+        /* Once per finished chunk: a cancel drops the one being computed, and on a slow machine cancelling
+         * by the clock would drop every chunk for ever. */
+        if (now.prompt_tokens != tokens) {
+            tokens = now.prompt_tokens;
             colibri_session_cancel(w->session);
+        }
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
     }
     return NULL;
