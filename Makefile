@@ -103,7 +103,7 @@ test-tsan: dumps
 	@$(CMAKE) --build build/tsan -j $(JOBS)
 	@$(CTEST) --test-dir build/tsan -j $(JOBS) -R 'pool|session|cancel|oracle|stream|test_io'
 
-# 64-bit Arm under user-mode emulation: every native test, the oracle on one fixture of each kind.
+# 64-bit Arm under user-mode emulation: every native test, the oracle included.
 .PHONY: test-arm
 test-arm: dumps
 	@$(CMAKE_NATIVE) -B build/arm -DCMAKE_TOOLCHAIN_FILE=native/cmake/aarch64-linux-gnu.cmake > build/arm.log
