@@ -18,6 +18,7 @@ import itertools
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -94,7 +95,7 @@ def _raised(event: LoadFailed) -> ColibriError:
     return failure
 
 
-class EngineClient:
+class EngineClient(ABC):
     """Base of the transports; see the module's text."""
 
     def __init__(self) -> None:
@@ -110,17 +111,17 @@ class EngineClient:
 
     # ---- what a transport adds ----
 
+    @abstractmethod
     def start(self) -> None:
         """Begins loading and returns at once."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stop(self) -> None:
         """Ends jobs and worker; returns when nothing of it is left. May be called twice."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _send(self, command: Command) -> None:
         """Hands a command to the worker. Raises OSError when there is none."""
-        raise NotImplementedError
 
     def _process(self) -> tuple[int | None, int | None]:
         """Process id and resident bytes of the worker."""
