@@ -91,6 +91,23 @@ static int32_t check_geometry(const colibri_geometry *g, const clb_error *error)
         {"n_mtp_layers", g->n_mtp_layers, 0, 64},
         {"tied_embeddings", g->tied_embeddings, 0, 1},
         {"ffn", g->ffn, 0, 1 << 20},
+        /* Families narrow these down; here they are only kept from overflowing, since sizes are computed
+         * from fields that a family does not read too. */
+        {"n_kv_heads", g->n_kv_heads, 0, 1024},
+        {"head_dim", g->head_dim, 0, 65536},
+        {"q_lora", g->q_lora, 0, 65536},
+        {"kv_lora", g->kv_lora, 0, 65536},
+        {"qk_nope", g->qk_nope, 0, 65536},
+        {"qk_rope", g->qk_rope, 0, 65536},
+        {"v_head", g->v_head, 0, 65536},
+        {"index_heads", g->index_heads, 0, 1024},
+        {"index_dim", g->index_dim, 0, 65536},
+        {"index_topk", g->index_topk, 0, 1 << 20},
+        {"experts_per_token", g->experts_per_token, 0, 65536},
+        {"n_shared_experts", g->n_shared_experts, 0, 1024},
+        {"expert_ffn", g->expert_ffn, 0, 1 << 20},
+        {"n_group", g->n_group, 0, 65536},
+        {"topk_group", g->topk_group, 0, 65536},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         int32_t status = check_field(fields[i].name, fields[i].value, fields[i].low, fields[i].high, error);
@@ -203,7 +220,7 @@ static int32_t make_buffers(colibri_engine *engine, const clb_error *error)
     const colibri_geometry *g = &engine->geometry;
     const clb_kernels *k = engine->kernels;
     int64_t bytes = 64;
-    if (g->head_dim > 0) {
+    if (g->head_dim > 0 && g->kv_lora == 0) {
         int32_t dim = (g->head_dim + 15) / 16 * 16,
                 group = g->n_kv_heads > 0 ? g->n_heads / g->n_kv_heads : 1;
         bytes = k->gqa_scratch(dim, group);

@@ -1,4 +1,5 @@
-/* store.c - requests and leases of the expert store; see store.h. Slots and reads: store_read.c. */
+/* store.c - requests and leases of the expert store; see store.h. Slots: store_slots.c; reads: store_read.c.
+ */
 #include "store.h"
 
 #include <assert.h>

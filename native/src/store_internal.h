@@ -1,4 +1,4 @@
-/* store_internal.h - what store.c (requests, leases) and store_read.c (slots, reads) share. */
+/* store_internal.h - what store.c (requests, leases), store_slots.c and store_read.c share. */
 #ifndef CLB_STORE_INTERNAL_H
 #define CLB_STORE_INTERNAL_H
 
@@ -53,6 +53,11 @@ int32_t clb_item_ranges(const clb_store_item *item, clb_range out[CLB_MAX_RANGES
 /* Whether the expert may be read straight into a slot. */
 int clb_item_is_direct(const clb_store_item *item);
 int64_t clb_item_bytes(const clb_store_item *item);
+/* A slot of the class for an expert at place `order` of the request (-1 = a guess, which takes a cold one
+ * only), with its former expert given up: free, or the coldest evictable one. -1 = none. */
+int32_t clb_store_take_slot(clb_store *store, int32_t class_index, int32_t order);
+/* Forgets where the expert was; its slot's owner is the caller's business. */
+void clb_store_give_up(clb_store *store, clb_store_item *item);
 /* Starts reading an absent expert if slot, staging and queue allow. `order` is its place in the request,
  * -1 = a guess, which takes cold slots only. Returns 1 if started. */
 int clb_store_start_read(clb_store *store, int32_t item, int32_t order);

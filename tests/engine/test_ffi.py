@@ -59,6 +59,19 @@ def test_one_prompt_cut_or_batched_differently_gives_equal_bits(engine: Engine) 
     assert np.array_equal(first.logits(), second.logits())
 
 
+@pytest.mark.parametrize("field", ["head_dim", "kv_lora", "index_dim", "expert_ffn", "topk_group"])
+@pytest.mark.parametrize("value", [993_737_536, -1])
+def test_sizes_that_no_model_has_are_refused_by_name(
+    tmp_path: Path, field: str, value: int
+) -> None:
+    """Also of fields that the family does not read: sizes are computed from them."""
+    paths, tensors = write(tmp_path)
+    geometry = msgspec.structs.replace(GEOMETRY, **{field: value})
+    refusal = _refused(lambda: Engine(paths, geometry, tensors, OPTIONS))
+    assert refusal.code is Status.FORMAT
+    assert f"{field} = {value}" in refusal.message
+
+
 def test_the_snapshot_and_the_plan_tell_sizes(engine: Engine, tmp_path: Path) -> None:
     _, tensors = write(tmp_path)
     planned = ffi.plan(GEOMETRY, tensors, OPTIONS)
