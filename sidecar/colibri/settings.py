@@ -153,6 +153,25 @@ class Settings:
         "Compute threads; 0 means one per usable core.",
         check=_between(0, 1024),
     )
+    io_mode: str = _setting(
+        "auto",
+        "engine.io_mode",
+        "How experts are read from disk; auto takes io_uring where it works, else threads.",
+        choices=("auto", "uring", "threads", "buffered"),
+    )
+    prefetch: str = _setting(
+        "on",
+        "engine.prefetch",
+        "Read experts ahead that the next layer will probably need.",
+        choices=("on", "off"),
+    )
+    prefill_chunk: int = _setting(
+        0,
+        "engine.prefill_chunk",
+        "Tokens of a prompt that are computed together; 0 means what the memory allows.",
+        metavar="TOKENS",
+        check=_between(0, 16_384),
+    )
 
     host: str = _setting(
         "127.0.0.1", "server.host", "Address to listen on.", metavar="ADDRESS", check=_not_blank

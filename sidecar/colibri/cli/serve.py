@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -83,19 +84,26 @@ def model_folder(chosen: Settings) -> Path:
     )
 
 
-def engine_process(chosen: Settings, folder: Path) -> ProcessEngine:
-    """The engine process for a model folder, not started yet."""
-    options = {
+def engine_options(chosen: Settings, folder: Path) -> dict[str, Any]:
+    """What the engine process is told: the fields of `models.backend.Options`."""
+    return {
         "folder": str(folder.absolute()),
         "context": chosen.ctx or 0,
         "precision": chosen.precision,
         "isa": chosen.isa,
         "threads": chosen.threads,
+        "io_mode": chosen.io_mode,
+        "prefetch": chosen.prefetch,
+        "prefill_chunk": chosen.prefill_chunk,
     }
+
+
+def engine_process(chosen: Settings, folder: Path) -> ProcessEngine:
+    """The engine process for a model folder, not started yet."""
     return ProcessEngine(
         ChildSpec(
             factory="colibri.models.backend:open_backend",
-            options=options,
+            options=engine_options(chosen, folder),
             log_level=chosen.log_level,
         )
     )

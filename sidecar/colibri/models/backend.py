@@ -17,7 +17,7 @@ from colibri.engine import ffi
 from colibri.engine.backend import BackendSession, Counters, TextStream
 from colibri.engine.protocol import EngineInfo
 from colibri.engine.status import EngineError, Status
-from colibri.engine.table import EngineOptions, Isa, Precision
+from colibri.engine.table import EngineOptions, IoMode, Isa, Precision
 from colibri.errors import ResourceError
 from colibri.hardware import memory
 from colibri.models.model import Model, open_model
@@ -42,6 +42,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     isa: str = "auto"
     threads: int = 0
     memory_budget: int = 0
+    io_mode: str = "auto"
+    prefetch: str = "on"
+    prefill_chunk: int = 0
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +129,9 @@ class NativeBackend:
             isa=Isa[options.isa.upper()],
             threads=options.threads,
             memory_budget=budget,
+            io_mode=IoMode[options.io_mode.upper()],
+            no_prefetch=options.prefetch == "off",
+            prefill_chunk=options.prefill_chunk,
         )
         self._engine = _open(model, base, options.context)
         self._tokenizer = model.text.tokenizer
