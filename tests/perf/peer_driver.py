@@ -1,14 +1,20 @@
 """The peer under test: llama.cpp through the low-level calls of llama-cpp-python.
 
 For: `run.py`, which starts it with the interpreter of `build/bench-venv`:
-    python -m tests.perf.peer_driver MODEL.gguf THREADS CONTEXT
+    python -m tests.perf.peer_driver MODEL.gguf THREADS CONTEXT [MODE [CGROUP]]
 Not for: its Python sampler or chat layer; nothing of them runs here. Tokens are fixed, so a step
-is one `llama_decode` and no more. Flash attention and weight repacking are on, the rest default.
+is one `llama_decode` and no more. Flash attention is on.
+
+MODE says where the weights are: `default` (its own choice: mapped, and repacked into memory where
+it can), `loaded` (read and repacked, not mapped), `mapped` (mapped and not repacked, the only mode
+that runs a model larger than memory). CGROUP is the `cgroup.procs` file of a memory cgroup that
+this process enters before it loads anything.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,10 +37,13 @@ def _to_stderr(level: int, text: bytes, _user: ctypes.c_void_p) -> None:
 class Peer:
     """One model and one context; a fresh sequence for every run."""
 
-    def __init__(self, path: str, threads: int, context: int) -> None:
+    def __init__(self, path: str, threads: int, context: int, mode: str) -> None:
         llama_cpp.llama_log_set(_to_stderr, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         model_params = llama_cpp.llama_model_default_params()
+        if mode != "default":
+            model_params.use_mmap = mode == "mapped"
+            model_params.use_extra_bufts = mode == "loaded"
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), model_params)
         if not self.model:
             raise RuntimeError(f"the peer could not load {path}; its log says why")
@@ -106,8 +115,10 @@ class Peer:
 
 
 def main() -> None:
-    path, threads, context = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    peer = Peer(path, threads, context)
+    path, threads, context, *rest = sys.argv[1:]
+    if len(rest) > 1:
+        Path(rest[1]).write_text(str(os.getpid()), encoding="ascii")
+    peer = Peer(path, int(threads), int(context), rest[0] if rest else "default")
     serve(
         {
             "prefill": peer.prefill,

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.perf import kl, peer_env, startup
 from tests.perf.driver import ROOT, Driver
+from tests.perf.moe_peer import moe_peer_rows
 from tests.perf.native import Native
 from tests.perf.rows import (
     LOWER,
@@ -208,6 +209,7 @@ GROUPS: tuple[Callable[[Bench], Iterator[Row]], ...] = (
     kl_rows,
     kernel_rows,
     stream_rows,
+    moe_peer_rows,
 )
 
 

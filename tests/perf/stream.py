@@ -17,7 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,8 +67,8 @@ def stream_rows(bench: Bench) -> Iterator[Row]:
 
 
 def _decode(bench: Bench, name: str, routing: str, share: int) -> Iterator[Row]:
-    model = _model(bench, routing)
-    with _engine(bench, model, share) as run:
+    model = synthetic_model(bench, routing)
+    with stream_engine(bench, model, share) as run:
         run.driver.call("prefill", tokens=PROMPT, seed=3)
         # Right before: shared disks save up for bursts while they idle.
         before = _fio(model, run.expert_bytes)
@@ -118,12 +118,12 @@ def decode_rows(
 
 
 def _prefill(bench: Bench, routing: str, share: int) -> Iterator[Row]:
-    model = _model(bench, routing)
-    with _engine(bench, model, share) as run:
+    model = synthetic_model(bench, routing)
+    with stream_engine(bench, model, share) as run:
         before = _fio(model, run.expert_bytes)
         answer = run.driver.call("prefill", tokens=PREFILL, seed=5)
         disk = Disk(before, _fio(model, run.expert_bytes))
-    peaks = bench.native.probe(_threads())
+    peaks = bench.native.probe(stream_threads())
     linear, attention = prefill_work(model, PREFILL)
     compute = PREFILL / (linear / peaks["vnni"] + attention / peaks["bf16"])
     yield from prefill_rows(answer, run.expert_bytes, run.n_experts, disk, compute, run.bounds)
@@ -208,14 +208,15 @@ class Run:
 
 
 @contextlib.contextmanager
-def _engine(bench: Bench, model: Model, share: int) -> Iterator[Run]:
+def stream_engine(bench: Bench, model: Model, share: int) -> Iterator[Run]:
+    """Our engine in a memory cgroup of `share` percent of the model, page cache dropped."""
     size = sum(path.stat().st_size for path in model.paths)
     experts = [tensor.bytes for tensor in model.tensors if _is_expert(tensor)]
     limit = size * share // 100
-    _drop_page_cache(model)
-    with _cgroup(limit) as processes:
+    drop_page_cache(model.paths)
+    with memory_group(limit) as processes:
         arguments = [str(model.files.folder), str(limit - RESERVE), str(CONTEXT), "1"]
-        arguments += [str(_threads()), processes or "-"]
+        arguments += [str(stream_threads()), processes or "-"]
         command = [sys.executable, "-m", "tests.perf.stream_driver", *arguments]
         with Driver("ours", command, bench.build / "bench-stream.log") as driver:
             status = driver.call("status")
@@ -230,13 +231,13 @@ def _engine(bench: Bench, model: Model, share: int) -> Iterator[Run]:
             yield Run(driver, 3 * sum(experts) // len(experts), len(experts) // 3, bounds)
 
 
-def _threads() -> int:
+def stream_threads() -> int:
     return min(2, os.cpu_count() or 1)
 
 
 @contextlib.contextmanager
-def _cgroup(limit: int) -> Iterator[str | None]:
-    """The file to write a process id into, for a memory limit; None where that is not allowed."""
+def memory_group(limit: int) -> Iterator[str | None]:
+    """A memory cgroup: the file to write a process id into; None where it is not allowed."""
     root = Path("/sys/fs/cgroup")
     unified = (root / "cgroup.controllers").is_file()
     folder = (root if unified else root / "memory") / f"colibri-bench-{os.getpid()}"
@@ -256,10 +257,11 @@ def _cgroup(limit: int) -> Iterator[str | None]:
             folder.rmdir()
 
 
-def _drop_page_cache(model: Model) -> None:
+def drop_page_cache(paths: Iterable[Path]) -> None:
     """Pages stay charged to whoever read them first, so a warm cache would help us."""
-    for path in model.paths:
+    for path in paths:
         with path.open("rb") as stream:
+            os.fsync(stream.fileno())  # pages not yet written stay
             os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -290,7 +292,8 @@ def _fio(model: Model, block: int) -> float:
     return float(rate)
 
 
-def _model(bench: Bench, routing: str) -> Model:
+def synthetic_model(bench: Bench, routing: str) -> Model:
+    """The benchmark's own model with this routing (a key of ROUTINGS), made once."""
     folder = bench.build / "bench-models" / routing
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
