@@ -19,7 +19,10 @@ from colibri.engine.table import Sampling
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine's counters; `progress` grows with every layer computed. Sizes in bytes."""
+    """An engine's counters; `progress` grows with every layer computed. Sizes in bytes.
+
+    The experts' are those of `ExpertState`.
+    """
 
     progress: int
     prompt_tokens: int
@@ -27,6 +30,15 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int
     kv_bytes: int
     scratch_bytes: int
+    streaming: bool = False
+    expert_slots: int = 0
+    expert_lookups: int = 0
+    expert_misses: int = 0
+    expert_bytes_read: int = 0
+    guessed_bytes: int = 0
+    useful_bytes: int = 0
+    wasted_bytes: int = 0
+    disk_wait_ns: int = 0
 
 
 class BackendSession(Protocol):
@@ -40,7 +52,11 @@ class BackendSession(Protocol):
 
     def prefill_step(self, max_ms: int) -> PrefillProgress: ...
 
-    def sample(self, sampling: Sampling) -> int: ...
+    def sample_at(self, length: int, sampling: Sampling) -> int:
+        """Draws the token after the first `length` ones, from the logits of the last step."""
+
+    def draft(self, next_token: int, depth: int) -> list[int]:
+        """Guesses up to `depth` tokens after the one about to be appended."""
 
     def close(self) -> None: ...
 
@@ -71,7 +87,8 @@ class EngineBackend(Protocol):
 
     def session(self) -> BackendSession: ...
 
-    def decode(self, sessions: Sequence[BackendSession], tokens: Sequence[int]) -> None: ...
+    def decode(self, sessions: Sequence[BackendSession], tokens: Sequence[Sequence[int]]) -> None:
+        """Appends `tokens[i]`, one or more, to `sessions[i]`: all or nothing."""
 
     def counters(self) -> Counters: ...
 

@@ -4,6 +4,9 @@ For: tests of everything above the engine: worker, transports, scheduler, HTTP. 
 starts takes the next enqueued `Script`; without one the answer is "ok". Not for: numbers;
 sampling parameters are only recorded.
 
+Drafts: with `Options.drafts` a session foretells its script, rightly or wrongly as `Script.hits`
+says.
+
 Token ids: 0..2 end a turn, 10..265 are bytes (`encode`), ids from 1000 up are the pieces of the
 scripts. A piece may be text or raw bytes, so a character can be cut into tokens anywhere.
 Threads: as `EngineBackend`; `enqueue` and the recorded lists may be used from any thread.
@@ -12,13 +15,12 @@ Threads: as `EngineBackend`; `enqueue` and the recorded lists may be used from a
 from __future__ import annotations
 
 import codecs
-import itertools
 import os
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -32,6 +34,7 @@ from colibri.text.stop import StopFilter
 END_IDS = frozenset({0, 1, 2})
 _FIRST_BYTE = 10
 _FIRST_PIECE = 1000
+_WRONG_DRAFT = 9  # a token that no script has
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +42,12 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
     `repeat` starts over instead of ending. `fail_at` raises a numeric error instead of sampling
     that token, `kill_at` ends the process with SIGKILL there, `hang_at` computes that token for
-    ever;
-    `fail_prefill` is the sentence with which reading the prompt fails.
+    ever; a step that has to compute token `break_at` fails. `fail_prefill` is the sentence with
+    which reading the prompt fails.
+
+    The draft of token i is right if `hits[i % len(hits)]`. A step takes `token_ms` and another
+    `draft_ms`, and reads `token_bytes` and another `draft_bytes`, for every draft in it;
+    `fail_draft` is the sentence with which drafting fails.
     """
 
     pieces: tuple[Any, ...] = ("ok",)  # str or bytes
@@ -52,7 +59,13 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     fail_at: int = -1
     kill_at: int = -1
     hang_at: int = -1
+    break_at: int = -1
     fail_prefill: str = ""
+    hits: tuple[bool, ...] = (True,)
+    draft_ms: float = 0
+    token_bytes: int = 0
+    draft_bytes: int = 0
+    fail_draft: str = ""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +75,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     scripts: tuple[Script, ...] = ()
     fail_load: str = ""
     load_ms: float = 0
+    drafts: int = 0
 
 
 def encode(text: str) -> list[int]:
@@ -76,8 +90,7 @@ class _FakeSession:
         self._pending: list[int] = []
         self._spent_ms = 0.0
         self._script = Script()
-        self._answer: Iterator[int] = iter(())
-        self._next = 0
+        self._start = 0  # tokens before the answer
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -91,12 +104,8 @@ class _FakeSession:
     def prefill_start(self, tokens: Sequence[int]) -> None:
         self._pending = list(tokens)
         self._spent_ms = 0.0
-        self._next = 0
+        self._start = len(self._tokens) + len(tokens)
         self._script = self._backend.next_script()
-        pieces = (
-            itertools.cycle(self._script.pieces) if self._script.repeat else self._script.pieces
-        )
-        self._answer = (self._backend.piece_id(piece) for piece in pieces)
 
     def prefill_step(self, max_ms: int) -> PrefillProgress:
         script, total = self._script, len(self._pending)
@@ -114,24 +123,54 @@ class _FakeSession:
             self._pending = []
         return PrefillProgress(finished, done, total, int(finished), 1)
 
-    def sample(self, sampling: Sampling) -> int:
+    def sample_at(self, length: int, sampling: Sampling) -> int:
         self._backend.samplings.append(sampling)
-        script = self._script
-        if self._next == script.fail_at:
-            raise EngineError(Status.NUMERIC, f"logits are not finite at position {len(self)}")
-        if self._next == script.kill_at:
+        script, at = self._script, length - self._start
+        if not 0 <= at <= len(self._tokens) - self._start:
+            raise EngineError(Status.INVALID, f"the session has no logits at length {length}")
+        if at == script.fail_at:
+            raise EngineError(Status.NUMERIC, f"logits are not finite at position {length}")
+        if at == script.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        while self._next == script.hang_at:
+        while at == script.hang_at:
             time.sleep(1)
-        return next(self._answer, script.end_id)
+        return self._answer(at)
 
-    def append(self, token: int) -> float:
-        """One decode step; returns the milliseconds that it takes."""
-        if len(self._tokens) >= self._backend.info.context:
+    def draft(self, next_token: int, depth: int) -> list[int]:
+        script, at = self._script, len(self._tokens) + 1 - self._start
+        if script.fail_draft:
+            raise EngineError(Status.NUMERIC, script.fail_draft)
+        room = self._backend.info.context - len(self._tokens) - 1
+        places = range(at, at + min(depth, self._backend.info.drafts, room))
+        return [
+            self._answer(i) if script.hits[i % len(script.hits)] else _WRONG_DRAFT for i in places
+        ]
+
+    def check(self, tokens: Sequence[int]) -> None:
+        """Raises what a step with these tokens fails with; nothing has changed then."""
+        length, script = len(self._tokens), self._script
+        if length + len(tokens) > self._backend.info.context:
             raise EngineError(Status.CONTEXT, "the session is full")
-        self._tokens.append(token)
-        self._next += 1
-        return self._script.token_ms
+        if 0 <= script.break_at - (length - self._start) < len(tokens):
+            position = self._start + script.break_at
+            raise EngineError(
+                Status.NUMERIC, f"layer 1 gave non-finite values at position {position}"
+            )
+
+    def append(self, tokens: Sequence[int]) -> tuple[float, int]:
+        """One decode step; returns the milliseconds and the bytes that it takes."""
+        self._tokens += tokens
+        script, drafts = self._script, len(tokens) - 1
+        return (
+            script.token_ms + drafts * script.draft_ms,
+            script.token_bytes + drafts * script.draft_bytes,
+        )
+
+    def _answer(self, at: int) -> int:
+        pieces = self._script.pieces
+        if at >= len(pieces) and not self._script.repeat:
+            return self._script.end_id
+        return self._backend.piece_id(pieces[at % len(pieces)])
 
     def close(self) -> None:
         self._tokens = []
@@ -155,7 +194,9 @@ class _FakeText:
 
 
 class FakeBackend:
-    """See the module's text. `prompts` holds every announced prefill, `samplings` every draw."""
+    """See the module's text. `samplings` holds the parameters of every draw, `steps` the tokens of
+    each job in every step, `longest` the longest that a session ever was.
+    """
 
     def __init__(self, options: Options | None = None) -> None:
         options = options or Options()
@@ -171,10 +212,16 @@ class FakeBackend:
             weight_bytes=0,
             kv_bytes_per_token=0,
             memory_budget=0,
+            drafts=options.drafts,
+            drafts_reason="" if options.drafts else "no MTP layer",
         )
         self.end_ids = END_IDS
         self.progress = 0
         self.decoded = 0
+        self.bytes_read = 0
+        self.wait_ms = 0.0
+        self.longest = 0
+        self.steps: list[tuple[int, ...]] = []
         self.samplings: list[Sampling] = []
         self._scripts = deque(options.scripts)
         self._ids: dict[bytes, int] = {}
@@ -204,15 +251,24 @@ class FakeBackend:
     def session(self) -> BackendSession:
         return _FakeSession(self)
 
-    def decode(self, sessions: Sequence[BackendSession], tokens: Sequence[int]) -> None:
-        waits = [
-            session.append(token)
-            for session, token in zip(sessions, tokens, strict=True)
+    def decode(self, sessions: Sequence[BackendSession], tokens: Sequence[Sequence[int]]) -> None:
+        parts = [
+            (session, part)
+            for session, part in zip(sessions, tokens, strict=True)
             if isinstance(session, _FakeSession)
         ]
-        time.sleep(max(waits, default=0.0) / 1000)
+        for session, part in parts:
+            session.check(part)
+        costs = [session.append(part) for session, part in parts]
+        time.sleep(max((ms for ms, _ in costs), default=0.0) / 1000)
         self.progress += 1
-        self.decoded += len(tokens)
+        self.decoded += sum(len(part) for part in tokens)
+        read = sum(read for _, read in costs)
+        self.bytes_read += read
+        # A script that reads does nothing else meanwhile.
+        self.wait_ms += max((ms for ms, _ in costs), default=0.0) if read else 0.0
+        self.longest = max(self.longest, *(len(session) for session in sessions))
+        self.steps.append(tuple(len(part) for part in tokens))
 
     def counters(self) -> Counters:
         return Counters(
@@ -222,6 +278,9 @@ class FakeBackend:
             weight_bytes=0,
             kv_bytes=0,
             scratch_bytes=0,
+            streaming=self.bytes_read > 0,
+            expert_bytes_read=self.bytes_read,
+            disk_wait_ns=int(self.wait_ms * 1e6),
         )
 
     def text(self, stops: Sequence[str], ignore_leading_stop: bool) -> TextStream:

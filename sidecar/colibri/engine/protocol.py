@@ -87,16 +87,60 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int
     kv_bytes_per_token: int
     memory_budget: int
+    # Most drafts of the MTP layer per step; 0 with the reason why there are none.
+    drafts: int = 0
+    drafts_reason: str = "no MTP layer"
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job stands: prompt tokens read of all, tokens generated."""
+    """Where a job stands: prompt tokens read of all, tokens generated, drafts made and kept."""
 
     job: str
     phase: Phase
     prompt_done: int
     prompt_total: int
     generated: int
+    drafts_proposed: int = 0
+    drafts_accepted: int = 0
+
+
+class DraftState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the MTP layer drafts, how deep, why, and what it brings.
+
+    `acceptance` is the share of all drafts that were kept, `tokens_per_forward` what a step with
+    drafts gave per job. Costs per token are the latest measured, None before that.
+    """
+
+    on: bool = False
+    depth: int = 0
+    most: int = 0
+    proposed: int = 0
+    accepted: int = 0
+    acceptance: float | None = None
+    tokens_per_forward: float | None = None
+    ms_per_token_with: float | None = None
+    ms_per_token_without: float | None = None
+    bytes_per_token_with: int | None = None
+    bytes_per_token_without: int | None = None
+    reason: str = "off: no MTP layer"
+
+
+class ExpertState(msgspec.Struct, frozen=True, kw_only=True):
+    """Routed experts: where they are and what reading them took since the engine was opened.
+
+    With `streaming` they come from disk through a cache of `slots` experts. Of the bytes read on a
+    guess, `useful_bytes` were asked for in time and `wasted_bytes` given up unused.
+    """
+
+    streaming: bool = False
+    slots: int = 0
+    lookups: int = 0
+    misses: int = 0
+    bytes_read: int = 0
+    guessed_bytes: int = 0
+    useful_bytes: int = 0
+    wasted_bytes: int = 0
+    disk_wait_ms: float = 0.0
 
 
 class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +153,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes: int
     scratch_bytes: int
     jobs: tuple[JobState, ...]
+    experts: ExpertState = ExpertState()
+    drafts: DraftState = DraftState()
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,15 +3,18 @@
 For: the transports, which start `Worker.run` in a thread or in a child process's main thread and
 pass commands to `Worker.handle` from another one. Not for: HTTP, queues of clients, restarts.
 
-    reader thread --handle--> inbox --+                       +--> emit(event)
-                      |               v                       |
-                      |        run: [admit] -> [one prefill slice] -> [sample, text, stop] ->
-                      [decode batch] +--snapshot answered here, at once
+    reader thread --handle--> inbox --+                               +--> emit(event)
+                      |               v                               |
+                      |        run: [admit] -> [prefill slices] -> [drafts, one step for all]
+                      |                                         -> [draw, text, stop]
+                      +--snapshot answered here, at once
 
 Between two steps the loop looks at its inbox, so a cancel takes effect within one slice or one
 decode step. A slot keeps its tokens and KV after a job: the next prompt is compared with them and
-only what is new is computed. Every job ends in exactly one Done or Failed, whatever the engine
-does. Threads: `handle` from any thread, `run` once. `emit` is called from both.
+only what is new is computed. A step may carry drafts (`drafting`); those that equal what is drawn
+at their place are kept, so the text is the one without drafts. Every job ends in exactly one Done
+or Failed, whatever the engine does. Threads: `handle` from any thread, `run` once. `emit` is called
+from both.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from colibri.engine.backend import BackendSession, EngineBackend
+from colibri.engine.draft_policy import DraftPolicy
+from colibri.engine.drafting import Drafting, JobDrafts, Lag, Step
 from colibri.engine.protocol import (
     Accepted,
     Cancel,
@@ -30,6 +35,7 @@ from colibri.engine.protocol import (
     Done,
     EngineSnapshot,
     Event,
+    ExpertState,
     Failed,
     FinishReason,
     JobState,
@@ -62,6 +68,7 @@ class _Slot:
         self.session = session
         self.history: list[int] = []
         self.busy = False
+        self.lag = Lag()
 
     def common_prefix(self, prompt: Sequence[int]) -> int:
         """Tokens of `prompt` that need no computing; the last one always does, for its logits."""
@@ -82,6 +89,7 @@ class _Job:
         self.cached = 0
         self.prompt_done = 0
         self.generated: list[int] = []
+        self.drafts = JobDrafts()
         self.limit = command.max_tokens
         self.sampling = Sampling(
             temperature=command.temperature, top_p=command.top_p, seed=command.seed
@@ -97,23 +105,36 @@ class _Job:
             prompt_done=self.prompt_done,
             prompt_total=len(self.command.prompt),
             generated=len(self.generated),
+            drafts_proposed=self.drafts.proposed,
+            drafts_accepted=self.drafts.accepted,
         )
 
 
 class _Running:
-    """A job with the slot and the text stream it holds."""
+    """A job with the slot and the text stream it holds.
+
+    `drawn`: the last generated token has been told and is to be appended by the next step.
+    """
 
     def __init__(self, job: _Job, slot: _Slot, backend: EngineBackend) -> None:
         self.job = job
         self.slot = slot
         self.text = backend.text(job.command.stops, job.command.ignore_leading_stop)
+        self.drawn = False
 
 
 class Worker:
-    """See the module's text. `parallel` is the number of slots and of jobs that run at once."""
+    """See the module's text. `parallel` is the number of slots and of jobs that run at once;
+    `policy` makes what decides over drafts, from their greatest depth and the first one to try.
+    """
 
     def __init__(
-        self, backend: EngineBackend, emit: Callable[[Event], None], *, parallel: int = 1
+        self,
+        backend: EngineBackend,
+        emit: Callable[[Event], None],
+        *,
+        parallel: int = 1,
+        policy: Callable[[int, int], DraftPolicy] = DraftPolicy,
     ) -> None:
         self._backend = backend
         self._emit = emit
@@ -123,6 +144,8 @@ class Worker:
         self._running: list[_Running] = []
         self._stopping = False
         self._steps = 0
+        info = backend.info
+        self._drafting = Drafting(info.drafts, info.drafts_reason, backend.counters, policy=policy)
 
     # ---- any thread ----
 
@@ -155,6 +178,18 @@ class Worker:
             kv_bytes=counters.kv_bytes,
             scratch_bytes=counters.scratch_bytes,
             jobs=tuple(job.state() for job in jobs),
+            experts=ExpertState(
+                streaming=counters.streaming,
+                slots=counters.expert_slots,
+                lookups=counters.expert_lookups,
+                misses=counters.expert_misses,
+                bytes_read=counters.expert_bytes_read,
+                guessed_bytes=counters.guessed_bytes,
+                useful_bytes=counters.useful_bytes,
+                wasted_bytes=counters.wasted_bytes,
+                disk_wait_ms=counters.disk_wait_ns / 1e6,
+            ),
+            drafts=self._drafting.state,
         )
 
     # ---- the loop's thread ----
@@ -230,6 +265,7 @@ class Worker:
             job.cached = job.prompt_done = slot.common_prefix(prompt)
             slot.session.truncate(job.cached)
             slot.history = prompt[: job.cached]
+            slot.lag.cut(job.cached)
             slot.session.prefill_start(prompt[job.cached :])
         except EngineError as error:
             self._fail_with(running, error)
@@ -266,23 +302,43 @@ class Worker:
                 )
 
     def _decode(self) -> None:
-        """Samples for every job with logits, then computes one step for those that go on."""
-        batch: list[_Running] = []
+        """Draws for every job with fresh logits, then computes one step for those that go on."""
         for running in tuple(self._running):
             if running.job.phase != "decode":
                 continue
             if running.job.cancelled:
                 self._finish(running, "cancelled")
-                continue
-            try:
-                token = running.slot.session.sample(running.job.sampling)
-            except EngineError as error:
-                self._fail_with(running, error)
-                continue
-            if self._consume(running, token):
-                batch.append(running)
+            elif not running.drawn:
+                self._draw(running, ())
+        batch = [running for running in self._running if running.drawn]
         if batch:
             self._step(batch)
+
+    def _draw(self, running: _Running, drafts: Sequence[int]) -> int:
+        """Draws tokens for as long as `drafts`, which the session already holds, foretold them;
+        the last one drawn is appended by the next step. Returns how many drafts were kept.
+        """
+        job, slot, kept = running.job, running.slot, 0
+        running.drawn = False
+        try:
+            while True:
+                if job.cancelled:
+                    self._finish(running, "cancelled")
+                    return kept
+                token = slot.session.sample_at(len(slot.history), job.sampling)
+                if not self._consume(running, token):
+                    return kept
+                if kept == len(drafts) or token != drafts[kept]:
+                    break
+                slot.history.append(token)
+                kept += 1
+            if kept < len(drafts):
+                slot.session.truncate(len(slot.history))
+        except EngineError as error:
+            self._fail_with(running, error)
+            return kept
+        running.drawn = True
+        return kept
 
     def _consume(self, running: _Running, token: int) -> bool:
         """Turns a sampled token into text; returns whether the job wants another one."""
@@ -303,20 +359,58 @@ class Worker:
         return True
 
     def _step(self, batch: list[_Running]) -> None:
-        sessions = [running.slot.session for running in batch]
-        tokens = [running.job.generated[-1] for running in batch]
+        """One step for all jobs, then what they draw from it."""
+        ready = [running.slot.lag.ready(len(running.slot.history)) for running in batch]
+        step = self._drafting.begin(ready)
+        tokens = [
+            [running.job.generated[-1], *(self._guess(running, step) if fit else ())]
+            for running, fit in zip(batch, ready, strict=True)
+        ]
+        results: list[tuple[int, int]] = []
+        whole = self._append(batch, tokens, results)
+        self._drafting.end(step, results, whole=whole)
+
+    def _guess(self, running: _Running, step: Step) -> list[int]:
+        """Drafts for a job: none that could go beyond its last token."""
+        job, slot = running.job, running.slot
+        depth = job.drafts.depth(step.depth) if step.free else step.depth
+        depth = min(depth, job.limit - len(job.generated) - 1)
+        if depth < 1:
+            return []
         try:
-            self._backend.decode(sessions, tokens)
+            return slot.session.draft(job.generated[-1], depth)
         except EngineError as error:
-            if len(batch) == 1:
+            self._drafting.fail(step, error.message)
+            return []
+
+    def _append(
+        self,
+        batch: Sequence[_Running],
+        tokens: Sequence[Sequence[int]],
+        results: list[tuple[int, int]],
+    ) -> bool:
+        """Computes a step of a token and its drafts for every job, and draws from it; `results`
+        gets (proposed, kept) of those that were computed. False if it had to be done in parts.
+        """
+        try:
+            self._backend.decode([running.slot.session for running in batch], tokens)
+        except EngineError as error:
+            if len(batch) == 1 and len(tokens[0]) == 1:
                 self._fail_with(batch[0], error)
-                return
-            # All or nothing: nothing was appended. One by one, only the culprit fails.
-            for running in batch:
-                self._step([running])
-            return
-        for running, token in zip(batch, tokens, strict=True):
-            running.slot.history.append(token)
+                return False
+            # All or nothing: nothing was appended. One by one and without drafts, which the text
+            # does not need, only the culprit fails.
+            for running, part in zip(batch, tokens, strict=True):
+                self._append([running], [part[:1]], results)
+            return False
+        for running, appended in zip(batch, tokens, strict=True):
+            slot, drafts = running.slot, appended[1:]
+            slot.history.append(appended[0])
+            kept = self._draw(running, drafts)
+            slot.lag.step(len(slot.history), 1 + kept, drafted=bool(drafts))
+            running.job.drafts.note(len(drafts), kept)
+            results.append((len(drafts), kept))
+        return True
 
     # ---- ends ----
 
@@ -347,10 +441,13 @@ class Worker:
         with self._wake:
             self._running.remove(running)
         try:
+            held = len(slot.session)
             if running.job.phase != "decode":
-                held = len(slot.session)
                 slot.session.truncate(held)
                 slot.history = running.job.command.prompt[:held]
+            elif held > len(slot.history):
+                # Drafts behind the end of the text.
+                slot.session.truncate(len(slot.history))
         except EngineError as error:
             log.warning("the slot could not be kept after a job: %s", error.message)
             self._renew(slot)
@@ -360,6 +457,7 @@ class Worker:
         slot.session.close()
         slot.session = self._backend.session()
         slot.history = []
+        slot.lag = Lag()
 
     def _finish(self, running: _Running, reason: FinishReason, *, flush: bool = False) -> None:
         if flush:

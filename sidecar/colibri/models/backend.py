@@ -154,9 +154,9 @@ class NativeBackend:
     def session(self) -> BackendSession:
         return self._engine.session()
 
-    def decode(self, sessions: Sequence[BackendSession], tokens: Sequence[int]) -> None:
+    def decode(self, sessions: Sequence[BackendSession], tokens: Sequence[Sequence[int]]) -> None:
         # Every session of this backend is one of its engine's.
-        self._engine.decode(cast(Sequence[ffi.Session], sessions), tokens)
+        self._engine.decode_many(cast(Sequence[ffi.Session], sessions), tokens)
 
     def counters(self) -> Counters:
         snapshot = self._engine.snapshot()
@@ -167,6 +167,15 @@ class NativeBackend:
             weight_bytes=snapshot.weight_bytes,
             kv_bytes=snapshot.kv_bytes,
             scratch_bytes=snapshot.scratch_bytes,
+            streaming=bool(snapshot.streaming),
+            expert_slots=snapshot.expert_slots,
+            expert_lookups=snapshot.expert_lookups,
+            expert_misses=snapshot.expert_misses,
+            expert_bytes_read=snapshot.expert_bytes_read,
+            guessed_bytes=snapshot.guessed_bytes,
+            useful_bytes=snapshot.useful_bytes,
+            wasted_bytes=snapshot.wasted_bytes,
+            disk_wait_ns=snapshot.disk_wait_ns,
         )
 
     def text(self, stops: Sequence[str], ignore_leading_stop: bool) -> TextStream:
