@@ -288,6 +288,30 @@ int32_t colibri_session_tokens(const colibri_session *session, int32_t *out, int
  * are gone until the next token. Refused if length is larger than what is held. */
 int32_t colibri_session_truncate(colibri_session *session, int32_t length, char *err, size_t err_len);
 
+/* ---- KV blocks: sharing, leaving the engine and coming back ----
+ * KV comes in blocks of block_tokens positions, all layers together. Sessions share blocks until one of
+ * them writes; complete blocks can be stored elsewhere and put back in order, also by another process
+ * whose engine names the same layout and has the same weights. */
+
+/* Makes the empty session `into` hold the first `length` tokens of `from`, without copying their KV. It
+ * has no logits until its next token. */
+int32_t colibri_session_fork(const colibri_session *from, int32_t length, colibri_session *into, char *err,
+                             size_t err_len);
+int32_t colibri_engine_block_tokens(const colibri_engine *engine);
+int64_t colibri_engine_block_bytes(const colibri_engine *engine);
+/* One line of text that is equal exactly when blocks of two engines with equal weights are
+ * interchangeable (family, kernels, KV type, parts); never depends on the context size. Writes at most
+ * out_len bytes, always terminated; returns the length of the whole text. */
+int32_t colibri_engine_kv_layout(const colibri_engine *engine, char *out, size_t out_len);
+/* Copies complete block number `block` (0 = the first); `bytes` must be block_bytes. */
+int32_t colibri_session_export_block(const colibri_session *session, int32_t block, void *out, int64_t bytes,
+                                     char *err, size_t err_len);
+/* Appends one block: n = block_tokens tokens whose KV is `data`, to a session whose length is a multiple
+ * of block_tokens. The data is taken as it is: the caller has checked that it was exported after exactly
+ * these tokens. */
+int32_t colibri_session_import_block(colibri_session *session, const int32_t *tokens, int32_t n,
+                                     const void *data, int64_t bytes, char *err, size_t err_len);
+
 /* Announces tokens to append. `logits` is NULL, or f32 [n, vocab] that receives the logits of every
  * token (must stay valid until the prefill has finished). Ids outside the vocabulary are refused. */
 int32_t colibri_prefill_start(colibri_session *session, const int32_t *tokens, int32_t n, float *logits,

@@ -93,7 +93,10 @@ int32_t colibri_session_draft(colibri_session *session, int32_t next, int32_t de
     int32_t rows = session->n_hidden;
     if (depth < 1 || rows == 0)
         return COLIBRI_OK;
-    status = clb_session_reserve(session, session->length + depth, &error);
+    /* The layer's rows for the kept hidden states lie before the length. */
+    status = clb_session_own(session, session->length - rows, &error);
+    if (status == COLIBRI_OK)
+        status = clb_session_reserve(session, session->length + depth, &error);
     if (status != COLIBRI_OK)
         return status;
     size_t width = (size_t)g->hidden;

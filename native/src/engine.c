@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "os.h"
+#include "session.h"
 
 /* Tokens of a prefill chunk when every weight is resident: wide enough for the GEMM's peak, small
  * enough that activations stay near the caches. */
@@ -191,7 +192,9 @@ static int32_t bind_weights(colibri_engine *engine, clb_loader *loader)
     clb_load_vector(loader, &engine->final_norm, g->hidden, "model.norm.weight");
     if (loader->status != COLIBRI_OK)
         return loader->status;
-    return engine->family->bind(engine, loader);
+    int32_t status = engine->family->bind(engine, loader);
+    clb_blocks_finish_layout(engine);
+    return status;
 }
 
 static void start_loader(const colibri_engine *engine, clb_loader *loader, const clb_error *error)
@@ -431,8 +434,7 @@ void colibri_engine_close(colibri_engine *engine)
     clb_os_free(engine->decode_x, (size_t)CLB_MAX_BATCH * (size_t)engine->geometry.hidden * sizeof(float));
     clb_os_free(engine->decode_selected,
                 (size_t)CLB_MAX_BATCH * ((size_t)engine->geometry.index_topk + 1) * sizeof(int32_t));
-    while (engine->n_spare > 0)
-        clb_os_free(engine->spare[--engine->n_spare], (size_t)engine->kv.block_bytes);
+    clb_blocks_free_spare(engine);
     free(engine->kv.parts);
     free(engine->inv_freq);
     free(engine->layer_sparse);

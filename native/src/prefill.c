@@ -261,8 +261,7 @@ static int32_t start_drafts(colibri_session *session, int32_t *rows, const clb_e
 {
     colibri_engine *engine = session->engine;
     clb_chunk *chunk = &session->chunk;
-    int32_t hidden = engine->geometry.hidden, n = chunk->n, before = session->n_hidden > 0,
-            status = COLIBRI_OK;
+    int32_t hidden = engine->geometry.hidden, n = chunk->n, before = session->n_hidden > 0;
     int32_t m = before ? n : n - 1;
     /* h holds hidden states of positions length .. length+n-1. Keep the last, put the one before the
      * chunk in front. */
@@ -279,6 +278,9 @@ static int32_t start_drafts(colibri_session *session, int32_t *rows, const clb_e
     clb_draft_keep(session, last, 1);
     session->hidden_end = session->length + n;
     int32_t first = session->length - before;
+    int32_t status = clb_session_own(session, first, error);
+    if (status != COLIBRI_OK)
+        return status;
     for (int32_t row = 0; row < m && status == COLIBRI_OK; row += PHASE_ROWS) {
         int32_t part = m - row < PHASE_ROWS ? m - row : PHASE_ROWS;
         clb_scratch_reset(&engine->scratch);

@@ -1,7 +1,7 @@
 /* session.c - one mutable inference timeline: history, KV blocks, logits, sampling.
  *
  * A session's `length` moves only when all layers of a chunk or step are done, so a cancel or an
- * error leaves a state that equals the one before it. Growing it: prefill.c, decode.c. */
+ * error leaves a state that equals the one before it. Growing it: prefill.c, decode.c; its KV: blocks.c. */
 #include "session.h"
 
 #include <inttypes.h>
@@ -39,61 +39,6 @@ int32_t colibri_session_create(colibri_engine *engine, colibri_session **out, ch
     return COLIBRI_OK;
 }
 
-/* ---- KV blocks ----------------------------------------------------------------------------- */
-
-/* Gives blocks back to the engine, which keeps them: mapping fresh pages for every prompt cost 3 % of a
- * prefill. What is kept never exceeds what sessions once held together. */
-static void free_blocks(colibri_session *session, int32_t keep)
-{
-    colibri_engine *engine = session->engine;
-    size_t bytes = (size_t)engine->kv.block_bytes;
-    while (session->n_blocks > keep) {
-        uint8_t *block = session->blocks[--session->n_blocks];
-        session->blocks[session->n_blocks] = NULL;
-        if (engine->n_spare < CLB_MAX_SPARE)
-            engine->spare[engine->n_spare++] = block;
-        else
-            clb_os_free(block, bytes);
-        atomic_fetch_sub(&engine->kv_bytes, (int64_t)clb_os_size(bytes));
-    }
-}
-
-/* A zeroed block: stale contents could hold a NaN, which even a masked position would pass on. */
-static uint8_t *take_block(colibri_engine *engine)
-{
-    size_t bytes = (size_t)engine->kv.block_bytes;
-    int64_t budget = engine->options.memory_budget;
-    if (engine->n_spare > 0) {
-        uint8_t *block = engine->spare[--engine->n_spare];
-        memset(block, 0, bytes);
-        return block;
-    }
-    int64_t held = engine->region_bytes[0] + engine->region_bytes[1] + engine->store.slot_bytes +
-                   atomic_load(&engine->kv_bytes);
-    return budget > 0 && held + (int64_t)clb_os_size(bytes) > budget ? NULL : clb_os_alloc(bytes);
-}
-
-int32_t clb_session_reserve(colibri_session *session, int32_t length, const clb_error *error)
-{
-    colibri_engine *engine = session->engine;
-    int64_t bytes = (int64_t)clb_os_size((size_t)engine->kv.block_bytes);
-    int32_t want = (length + CLB_SPAN - 1) / CLB_SPAN, had = session->n_blocks;
-    while (session->n_blocks < want) {
-        uint8_t *block = take_block(engine);
-        if (block == NULL) {
-            free_blocks(session, had);
-            return clb_fail(error, COLIBRI_ERROR_MEMORY,
-                            "no memory for the context: %" PRId32
-                            " tokens need %.1f MB of KV; use a smaller context or close "
-                            "other sessions",
-                            length, (double)want * (double)bytes / 1e6);
-        }
-        session->blocks[session->n_blocks++] = block;
-        atomic_fetch_add(&engine->kv_bytes, bytes);
-    }
-    return COLIBRI_OK;
-}
-
 /* ---- life ---------------------------------------------------------------------------------- */
 
 void clb_session_drop_chunk(colibri_session *session)
@@ -118,7 +63,7 @@ void colibri_session_close(colibri_session *session)
     if (session == NULL)
         return;
     clb_session_drop_pending(session);
-    free_blocks(session, 0);
+    clb_blocks_keep(session, 0);
     atomic_fetch_sub(&session->engine->sessions, 1);
     free(session->tokens);
     free(session->blocks);
@@ -154,7 +99,7 @@ int32_t colibri_session_truncate(colibri_session *session, int32_t length, char 
     clb_session_drop_pending(session);
     session->length = length;
     clb_draft_truncate(session, length);
-    free_blocks(session, (length + CLB_SPAN - 1) / CLB_SPAN);
+    clb_blocks_keep(session, (length + CLB_SPAN - 1) / CLB_SPAN);
     return COLIBRI_OK;
 }
 

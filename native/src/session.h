@@ -4,8 +4,17 @@
 
 #include "engine.h"
 
-/* KV blocks for all positions below `length`. */
+/* ---- KV blocks (blocks.c) ---- */
+/* Once the family has listed its parts: adds what a block needs besides them. */
+void clb_blocks_finish_layout(colibri_engine *engine);
+/* KV blocks for all positions below `length`, those from the session's length on its own. */
 int32_t clb_session_reserve(colibri_session *session, int32_t length, const clb_error *error);
+/* Copies blocks from position `first` on that other sessions hold too: what follows writes there. */
+int32_t clb_session_own(colibri_session *session, int32_t first, const clb_error *error);
+/* Drops all but the first `keep` blocks. */
+void clb_blocks_keep(colibri_session *session, int32_t keep);
+void clb_blocks_free_spare(colibri_engine *engine);
+
 /* Forgets an unfinished prefill. */
 void clb_session_drop_pending(colibri_session *session);
 void clb_session_drop_chunk(colibri_session *session);

@@ -59,6 +59,29 @@ def test_one_prompt_cut_or_batched_differently_gives_equal_bits(engine: Engine) 
     assert np.array_equal(first.logits(), second.logits())
 
 
+def test_kv_is_shared_exported_and_imported_with_equal_bits(tmp_path: Path) -> None:
+    paths, tensors = write(tmp_path)
+    options = msgspec.structs.replace(OPTIONS, context=200)
+    with Engine(paths, GEOMETRY, tensors, options) as engine:
+        block = engine.block_tokens
+        prompt = [i % VOCAB for i in range(block + 5)]
+        first, second, third = (engine.session() for _ in range(3))
+        first.prefill(prompt)
+        first.fork(block + 2, second)
+        second.prefill(prompt[block + 2 :])
+        third.import_block(prompt[:block], first.export_block(0))
+        third.prefill(prompt[block:])
+        assert np.array_equal(first.logits(), second.logits())
+        assert np.array_equal(first.logits(), third.logits())
+        assert _refused(lambda: third.import_block(prompt[:block], b"")).code is Status.INVALID
+        assert _refused(lambda: first.export_block(1)).code is Status.INVALID
+        assert _refused(lambda: first.export_block(0, bytearray(3))).code is Status.INVALID
+        assert _refused(lambda: first.fork(1, second)).code is Status.INVALID
+        layout = engine.kv_layout()
+    with Engine(paths, GEOMETRY, tensors, OPTIONS) as shorter:
+        assert shorter.kv_layout() == layout
+
+
 @pytest.mark.parametrize("field", ["head_dim", "kv_lora", "index_dim", "expert_ffn", "topk_group"])
 @pytest.mark.parametrize("value", [993_737_536, -1])
 def test_sizes_that_no_model_has_are_refused_by_name(

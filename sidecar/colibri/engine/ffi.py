@@ -369,6 +369,23 @@ class Engine:
             )
         )
 
+    @property
+    def block_tokens(self) -> int:
+        """Positions of a KV block."""
+        return int(lib.colibri_engine_block_tokens(self._alive()))
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a KV block outside the engine."""
+        return int(lib.colibri_engine_block_bytes(self._alive()))
+
+    def kv_layout(self) -> str:
+        """Equal for two engines exactly when they can exchange KV blocks, given equal weights."""
+        size = int(lib.colibri_engine_kv_layout(self._alive(), ffi.new("char[]", 1), 1)) + 1
+        text = ffi.new("char[]", size)
+        lib.colibri_engine_kv_layout(self._alive(), text, size)
+        return bytes(ffi.string(text)).decode()
+
     def snapshot(self) -> Snapshot:
         """Counters now. Any thread."""
         raw = ffi.new("colibri_engine_snapshot_t *")
@@ -436,6 +453,43 @@ class Session:
         call = _Call()
         call.check(lib.colibri_session_truncate(self._alive(), length, call.text, call.len))
         self._logits = None
+
+    def fork(self, length: int, into: Session) -> None:
+        """Gives the empty session `into` the first `length` tokens, sharing their KV."""
+        call = _Call()
+        call.check(
+            lib.colibri_session_fork(self._alive(), length, into._alive(), call.text, call.len)
+        )
+
+    def export_block(self, block: int, out: Buffer | None = None) -> Buffer:
+        """A copy of complete KV block number `block`, `Engine.block_bytes` long; in `out` if given."""
+        if out is None:
+            out = bytearray(self.engine.block_bytes)
+        target = ffi.from_buffer(out, require_writable=True)
+        call = _Call()
+        call.check(
+            lib.colibri_session_export_block(
+                self._alive(), block, target, len(target), call.text, call.len
+            )
+        )
+        return out
+
+    def import_block(self, tokens: Tokens, data: Buffer) -> None:
+        """Appends one KV block that was exported after exactly these tokens."""
+        ids = _int32(tokens)
+        source = ffi.from_buffer(data)
+        call = _Call()
+        call.check(
+            lib.colibri_session_import_block(
+                self._alive(),
+                ffi.from_buffer("int32_t[]", ids),
+                len(ids),
+                source,
+                len(source),
+                call.text,
+                call.len,
+            )
+        )
 
     def prefill_start(self, tokens: Tokens, logits: Floats | None = None) -> None:
         """Announces tokens to append.
