@@ -462,7 +462,7 @@ class Session:
         )
 
     def export_block(self, block: int, out: Buffer | None = None) -> Buffer:
-        """A copy of complete KV block number `block`, `Engine.block_bytes` long; in `out` if given."""
+        """A copy of complete KV block `block` (`Engine.block_bytes` long), in `out` if given."""
         if out is None:
             out = bytearray(self.engine.block_bytes)
         target = ffi.from_buffer(out, require_writable=True)
