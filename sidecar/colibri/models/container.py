@@ -17,12 +17,11 @@ from colibri.engine.table import Format, Geometry, Tensor
 from colibri.errors import ModelError
 from colibri.families import Family, TensorSpec, detect
 from colibri.families.values import ConfigReader, parse_object, show
-from colibri.models import formats, missing, packed
+from colibri.models import formats, fused, missing, packed
 from colibri.models.formats import Candidates, Quantized
 from colibri.models.safetensors import Entry, ShardSet, read_folder
 
 _SHOWN: Final = 6
-_SCALE_INV: Final = "_scale_inv"
 _INDEX: Final = "model.safetensors.index.json"
 
 
@@ -73,9 +72,11 @@ def read_file(path: Path) -> bytes:
         ) from error
 
 
-def open_folder(folder: Path) -> ModelFiles:
-    """Reads a model folder. ModelError names the first problems found and how many there are."""
-    files, problems = inspect_folder(folder)
+def open_folder(folder: Path, mtp_only: bool = False) -> ModelFiles:
+    """Reads a model folder. ModelError names the first problems found and how many there are.
+    `mtp_only` asks for the tensors of the MTP layer alone; the others may be missing.
+    """
+    files, problems = inspect_folder(folder, mtp_only)
     if files is None:
         shown = "; ".join(problems[:_SHOWN])
         more = f"; and {len(problems) - _SHOWN} more problems" if len(problems) > _SHOWN else ""
@@ -87,7 +88,7 @@ def open_folder(folder: Path) -> ModelFiles:
     return files
 
 
-def inspect_folder(folder: Path) -> tuple[ModelFiles | None, list[str]]:
+def inspect_folder(folder: Path, mtp_only: bool = False) -> tuple[ModelFiles | None, list[str]]:
     """(the model, []) or (None, every problem of its tensors). ModelError for what hides all
     others: no folder, no config, an unknown family, a file whose header is damaged.
     """
@@ -103,11 +104,16 @@ def inspect_folder(folder: Path) -> tuple[ModelFiles | None, list[str]]:
     kind = (
         "published" if any(name.endswith(".qs") for name in reading.shards.entries) else "original"
     )
+    uncut = fused.expand(reading.shards.entries, family.tensors(geometry))
+    reading.problems += uncut
     geometry = _drop_absent_parts(reading, family, geometry)
     specs = list(family.tensors(geometry))
+    if mtp_only:
+        specs = [s for s in specs if s.layer is not None and s.layer >= geometry.n_layers]
     _read_specs(reading, specs)
     _resolve_pairs(reading)
-    _report_missing(reading, specs)
+    if not uncut:  # else each expert would be reported as missing
+        _report_missing(reading, specs)
     if reading.problems:
         return None, reading.problems
     shards = reading.shards
@@ -243,12 +249,12 @@ def _expected(spec: TensorSpec) -> str:
 
 
 def _read_fp8(reading: _Reading, spec: TensorSpec, entry: Entry) -> None:
-    scale = reading.shards.entries.get(spec.name + _SCALE_INV)
+    scale = reading.shards.entries.get(spec.name + fused.SCALE_INV)
     if scale is None:
         _problem(
             reading,
             entry,
-            f"its data is F8_E4M3, but its scales {show(spec.name + _SCALE_INV)} are missing",
+            f"its data is F8_E4M3, but its scales {show(spec.name + fused.SCALE_INV)} are missing",
         )
         return
     grid = (
@@ -363,17 +369,6 @@ def _tensor(
 
 def _report_missing(reading: _Reading, specs: Sequence[TensorSpec]) -> None:
     entries = reading.shards.entries
-    fused = next(
-        (name for name in entries if name.split(".weight")[0].endswith("experts.gate_up_proj")),
-        None,
-    )
-    if fused is not None:
-        reading.problems.insert(
-            0,
-            f"tensor {show(fused)}: experts fused into one tensor per layer are not read; "
-            "expected one tensor per expert (mlp.experts.0.gate_proj.weight, ...)",
-        )
-        return
     lost = missing.describe(specs, entries)
     if lost:
         names = [path.name for path in (*reading.shards.paths, *reading.shards.empty)]
@@ -381,6 +376,12 @@ def _report_missing(reading: _Reading, specs: Sequence[TensorSpec]) -> None:
             *lost,
             *missing.missing_files(names, _indexed_files(reading.folder)),
         ]
+        if reading.shards.empty:
+            empty = [path.name for path in reading.shards.empty]
+            more = f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else ""
+            reading.problems.insert(
+                len(lost), f"files without content: {', '.join(empty[:_SHOWN])}{more}"
+            )
 
 
 def _indexed_files(folder: Path) -> set[str]:
@@ -397,7 +398,7 @@ def _note_unused(reading: _Reading, used: set[str]) -> None:
     extra = [
         name
         for name in reading.shards.entries
-        if name not in used and name.removesuffix(".qs").removesuffix(_SCALE_INV) not in used
+        if name not in used and name.removesuffix(".qs").removesuffix(fused.SCALE_INV) not in used
     ]
     if extra:
         reading.notes.append(

@@ -1,19 +1,18 @@
 """Converting models into our packed container: from GGUF files and from Hugging Face folders.
 
-For: `coli convert`, `make model`. The numbers of the weights stay as they are (`as-is`), or
-matrices become int8 per row (`int8`) or BF16 (`bf16`); norms, biases and routers are never
-requantized. Config, tokenizer, template and every end-of-turn id are carried over, so the result is
-a complete model folder. Not for: opening models. Thread rule: one conversion per target folder
-(`pack_writer` holds a lock).
+For: `coli convert`, `make model`. What each tensor becomes is a recipe (`recipe`); the result is a
+complete model folder with config, tokenizer, template and every end-of-turn id. Matrices are made
+in pieces of some rows, so memory stays bounded however large the model is. `convert_mtp` adds the
+MTP layer to a finished container. Not for: opening models. Thread rule: one conversion per target
+folder (`pack_writer` holds a lock).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,295 +20,292 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colibri import __version__
-from colibri.engine.table import Format, Layout, Tensor
+from colibri.engine.table import Format, Layout
 from colibri.errors import ModelError, UsageError
-from colibri.families import TensorSpec, detect
-from colibri.families.values import ConfigReader, parse_object, show
-from colibri.models import gguf, gguf_text, gguf_weights, missing, model, packed
-from colibri.models.container import ModelFiles, open_folder, read_file
-from colibri.models.pack_writer import SHARD_BYTES, Item, Job, Part, Progress, write
+from colibri.families.values import show
+from colibri.models import formats, gguf_weights, packed, quantize, recipe, sources
+from colibri.models.container import ModelFiles, open_folder
+from colibri.models.pack_shards import Item, Part, Piece
+from colibri.models.pack_writer import SHARD_BYTES, Addition, Job, Progress, add, write
+from colibri.models.sources import Source, Weight
 
-WEIGHTS: Final = ("as-is", "int8", "bf16")
-# Small files of a Hugging Face folder that belong to the model.
-_METADATA: Final = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-)
+MTP: Final = "mtp"
+# What tells two sources apart: this much of the start of each file, and samples over the rest.
 _HEAD_BYTES: Final = 1 << 20
-_QUANTIZE_ROWS: Final = 4096
-# Matrices whose small errors flip choices: the expert router and the indexer's head weights.
-_NEVER_REQUANTIZED: Final = ("mlp.gate.weight", "indexer.weights_proj.weight")
-
-Loaded = tuple[NDArray[np.uint8], NDArray[np.uint8] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Weight:
-    """A tensor of the source: its plain format and how to read data and scales."""
-
-    spec: TensorSpec
-    format: Format
-    group: int
-    load: Callable[[], Loaded]
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A model to convert."""
-
-    family: str
-    weights: list[_Weight]
-    metadata: dict[str, bytes]
-    files: list[Path]
-    kind: str
+_SAMPLES: Final = 16
+_SAMPLE_BYTES: Final = 64 << 10
+# Fields of the geometry that the MTP layer shares with the trunk.
+_SAME: Final = (
+    "n_layers",
+    "hidden",
+    "vocab",
+    "n_heads",
+    "q_lora",
+    "kv_lora",
+    "qk_nope",
+    "qk_rope",
+    "v_head",
+    "n_experts",
+    "experts_per_token",
+    "n_shared_experts",
+    "expert_ffn",
+    "rope_theta",
+)
+# Numbers of a piece: its f32 values fit the caches, and several threads hold one each.
+_PIECE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to convert. `tokenizer` replaces the source's tokenizer.json."""
+    """How to convert. `tokenizer` replaces the source's tokenizer.json; `threads` 0 = as many as
+    there are processors, up to 8.
+    """
 
-    weights: str = "as-is"
+    weights: str = recipe.AUTO
     overwrite: bool = False
     verify: bool = True
     tokenizer: Path | None = None
     shard_bytes: int = SHARD_BYTES
+    threads: int = 0
 
 
 def convert(
-    source: Path, out: Path, options: Options | None = None, progress: Progress | None = None
-) -> None:
-    """Converts `source` (a GGUF file or a model folder) into the folder `out`.
+    source: Path,
+    out: Path,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    checking: Progress | None = None,
+) -> list[str]:
+    """Converts `source` (a GGUF file or a model folder) into the folder `out`; returns notes.
 
-    ModelError for a source that is damaged, incomplete or unknown; UsageError, ResourceError and
-    IntegrityError as `pack_writer.write` says. Interrupted runs continue when repeated.
+    `progress` counts bytes written, `checking` bytes read back. ModelError for a source that is
+    damaged, incomplete or unknown; UsageError, ResourceError and IntegrityError as
+    `pack_writer.write` says. Interrupted runs continue when repeated.
     """
     options = options or Options()
-    if options.weights not in WEIGHTS:
-        raise UsageError(f"--weights is {show(options.weights)}; expected {', '.join(WEIGHTS)}.")
-    opened = _open_gguf(source) if source.is_file() else _open_folder(source)
-    if options.tokenizer is not None:
-        opened.metadata["tokenizer.json"] = read_file(options.tokenizer)
-    metadata = _complete_metadata(opened, source)
-    items = _items(opened.weights, options.weights)
+    _check_recipe(options.weights)
+    opened = sources.open_source(source, options.tokenizer)
+    chosen = recipe.resolve(options.weights, opened.kind, opened.family)
+    items = _items(opened.weights, chosen)
     write(
         Job(
             out=out,
             family=opened.family,
             items=items,
-            metadata=metadata,
-            info={
-                "converter": __version__,
-                "source": {"kind": opened.kind, "name": source.name, "weights": options.weights},
-            },
-            fingerprint=_fingerprint(opened, items, options),
+            metadata=opened.metadata,
+            info=_info(opened, source, chosen),
+            fingerprint=_fingerprint(opened, items, chosen, options),
             overwrite=options.overwrite,
             verify=options.verify,
             shard_bytes=options.shard_bytes,
+            threads=options.threads,
         ),
         progress,
+        checking,
     )
+    return opened.notes
 
 
-def _open_folder(folder: Path) -> _Source:
-    if (folder / packed.INDEX_NAME).exists():
-        raise UsageError("this is a packed container already.", where=str(folder))
-    if not (folder / "config.json").exists():
-        ggufs = sorted(folder.glob("*.gguf"))
-        if len(ggufs) == 1:
-            return _open_gguf(ggufs[0])
-    files = open_folder(folder)
-    tensors = {tensor.name: tensor for tensor in files.tensors}
-    weights = [
-        _Weight(spec, Format(tensor.format), tensor.group, _span_loader(files, tensor))
-        for spec in files.family.tensors(files.geometry)
-        if (tensor := tensors.get(spec.name)) is not None
-    ]
-    metadata = {name: read_file(folder / name) for name in _METADATA if (folder / name).exists()}
-    return _Source(files.family.name, weights, metadata, list(files.paths), files.kind)
+def convert_mtp(
+    source: Path,
+    out: Path,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    checking: Progress | None = None,
+) -> list[str]:
+    """Adds the MTP layer of `source` to the finished container `out`; returns notes.
 
-
-def _span_loader(files: ModelFiles, tensor: Tensor) -> Callable[[], Loaded]:
-    def load() -> Loaded:
-        data = _read_span(files.paths[tensor.file], tensor.offset, tensor.bytes)
-        if tensor.scale_file < 0:
-            return data, None
-        path = files.paths[tensor.scale_file]
-        return data, _read_span(path, tensor.scale_offset, tensor.scale_bytes)
-
-    return load
-
-
-def _read_span(path: Path, offset: int, size: int) -> NDArray[np.uint8]:
-    data = np.fromfile(path, dtype=np.uint8, count=size, offset=offset)
-    if data.size != size:
-        raise ModelError(f"read {data.size:,} of {size:,} bytes at {offset:,}.", where=str(path))
-    return data
-
-
-def _open_gguf(path: Path) -> _Source:
-    file = gguf.read(path)
-    gguf_text.check_whole(file)
-    gguf_text.check_architecture(file)
-    config = gguf_text.config(file)
-    family = detect(config, str(path))
-    geometry = family.geometry(ConfigReader(config, str(path)))
-    tensors = gguf_weights.canonical_names(file)
-    specs = list(family.tensors(geometry))
-    lost = missing.describe(specs, tensors)
-    if lost:
-        raise ModelError(f"the file is incomplete: {'; '.join(lost[:6])}.", where=str(path))
-    heads = {"self_attn.q_proj": geometry.n_heads, "self_attn.k_proj": geometry.n_kv_heads}
-    weights = []
-    for spec in specs:
-        tensor = tensors[spec.name]
-        if (tensor.rows, tensor.cols) != (spec.rows, spec.cols):
-            raise ModelError(
-                f"tensor {show(tensor.name)} is [{tensor.rows}, {tensor.cols}], "
-                f"expected [{spec.rows}, {spec.cols}] from the metadata.",
-                where=str(path),
-            )
-        turned = next((count for name, count in heads.items() if name in spec.name), 0)
-        load = _gguf_loader(file, spec.name, tensor, turned)
-        weights.append(_Weight(spec, gguf_weights.output_format(tensor), 0, load))
-    metadata = {
-        "config.json": _json(config),
-        "tokenizer_config.json": _json(gguf_text.tokenizer_config(file)),
-        "generation_config.json": _json({"eos_token_id": gguf_text.end_ids(file)}),
-    }
-    template = gguf_text.template(file)
-    if template:
-        metadata["chat_template.jinja"] = template.encode()
-    with contextlib.suppress(ModelError):  # --tokenizer may stand in; _complete_metadata tells
-        metadata["tokenizer.json"] = _json(gguf_text.tokenizer(file))
-    return _Source(family.name, weights, metadata, [path], "gguf")
-
-
-def _gguf_loader(
-    file: gguf.GgufFile, name: str, tensor: gguf.GgufTensor, heads: int
-) -> Callable[[], Loaded]:
-    return lambda: (gguf_weights.load(file, name, tensor, heads).reshape(-1), None)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, indent=1).encode()
-
-
-def _complete_metadata(source: _Source, path: Path) -> dict[str, bytes]:
-    """Metadata with every end id gathered in generation_config.json; checked by opening it as a
-    model.
+    Files that are there stay as they are. A layer that is there already is replaced with
+    `overwrite` only: the index then points to the new one.
     """
-    metadata = dict(source.metadata)
-    if "tokenizer.json" not in metadata:
-        if source.kind == "gguf":
-            gguf_text.tokenizer(gguf.read(source.files[0]))  # raises with the reason
-        raise ModelError(
-            "the source has no tokenizer.json.", where=str(path), hint="Give one with --tokenizer."
+    options = options or Options()
+    _check_recipe(options.weights)
+    target = open_folder(out) if (out / packed.INDEX_NAME).is_file() else None
+    if target is None:
+        raise UsageError(
+            "the MTP layer can only be added to a finished packed container.",
+            where=str(out),
+            hint="Convert the whole model first.",
         )
-    with tempfile.TemporaryDirectory(prefix="colibri-convert-") as folder:
-        for name, data in metadata.items():
-            (Path(folder) / name).write_bytes(data)
-        text = model.open_text(Path(folder))
-    generation = parse_object(
-        metadata.get("generation_config.json", b"{}"), "generation_config.json"
+    opened = sources.open_mtp(source)
+    _check_same_model(opened, target, source)
+    weights = opened.weights
+    if not target.geometry.index_topk:  # attention is dense, in the MTP layer too
+        weights = [weight for weight in weights if weight.spec.part != "indexer"]
+    elif not any(weight.spec.part == "indexer" for weight in weights):
+        raise ModelError(
+            "the MTP layer of the source has no indexer, but the container's layers have one.",
+            where=str(source),
+        )
+    chosen = recipe.resolve(options.weights, opened.kind, opened.family)
+    items = _items(weights, chosen)
+    config = json.loads((out / "config.json").read_bytes())
+    metadata: dict[str, bytes] = {}
+    if config.get("num_nextn_predict_layers") != opened.geometry.n_mtp_layers:
+        config["num_nextn_predict_layers"] = opened.geometry.n_mtp_layers
+        metadata["config.json"] = sources.to_json(config)
+    add(
+        Addition(
+            Job(
+                out=out,
+                family=opened.family,
+                items=items,
+                metadata=metadata,
+                info={"mtp_source": _info(opened, source, chosen)["source"]},
+                fingerprint=_fingerprint(opened, items, chosen, options),
+                overwrite=options.overwrite,
+                verify=options.verify,
+                shard_bytes=options.shard_bytes,
+                threads=options.threads,
+            ),
+            label=MTP,
+            prefix=f"model.layers.{opened.geometry.n_layers}.",
+        ),
+        progress,
+        checking,
     )
-    generation["eos_token_id"] = sorted(text.end_ids)
-    metadata["generation_config.json"] = _json(generation)
-    return metadata
+    return opened.notes
 
 
-def _fingerprint(source: _Source, items: Sequence[Item], options: Options) -> dict[str, Any]:
-    """What makes two runs one conversion: source bytes (sizes, heads) and every parameter."""
-    heads = []
-    for path in source.files:
-        size = path.stat().st_size
-        heads.append([path.name, size, packed.hash_span(path, 0, min(size, _HEAD_BYTES))])
+def _check_recipe(name: str) -> None:
+    if name not in recipe.NAMES:
+        raise UsageError(f"--weights is {show(name)}; expected {', '.join(recipe.NAMES)}.")
+
+
+def _check_same_model(source: Source, target: ModelFiles, where: Path) -> None:
+    """Refuses the MTP layer of another model."""
+    if source.family != target.family.name:
+        raise ModelError(
+            f"the source is {source.family}, the container {target.family.name}.", where=str(where)
+        )
+    for key in _SAME:
+        ours, theirs = getattr(source.geometry, key), getattr(target.geometry, key)
+        if ours != theirs:
+            raise ModelError(
+                f"the source is another model than the container: its {key} is {ours}, "
+                f"in the container {theirs}.",
+                where=str(where),
+            )
+
+
+def _info(source: Source, path: Path, chosen: str) -> dict[str, Any]:
+    return {
+        "converter": __version__,
+        "source": {"kind": source.kind, "name": path.name, "weights": chosen},
+    }
+
+
+def _fingerprint(
+    source: Source, items: Sequence[Item], chosen: str, options: Options
+) -> dict[str, Any]:
+    """What makes two runs one conversion: the source's bytes (sizes, heads, samples), its small
+    files and every parameter.
+    """
     plan = packed.new_hash()
     for item in items:
         plan.update(repr((item.name, item.parts)).encode())
+    small = packed.new_hash()
+    for name, data in sorted(source.metadata.items()):
+        small.update(repr((name, data)).encode())
     return {
         "version": packed.VERSION,
-        "files": heads,
-        "weights": options.weights,
+        "files": [_file_fingerprint(path) for path in source.files],
+        "metadata": small.hexdigest(),
+        "weights": chosen,
         "shard_bytes": options.shard_bytes,
         "plan": plan.hexdigest(),
     }
 
 
-def _items(weights: Sequence[_Weight], mode: str) -> tuple[Item, ...]:
+def _file_fingerprint(path: Path) -> list[Any]:
+    size = path.stat().st_size
+    digest = packed.new_hash()
+    with path.open("rb") as stream:
+        digest.update(stream.read(_HEAD_BYTES))
+        for number in range(1, _SAMPLES + 1):
+            stream.seek(max(0, size * number // _SAMPLES - _SAMPLE_BYTES))
+            digest.update(stream.read(_SAMPLE_BYTES))
+    return [path.name, size, digest.hexdigest()]
+
+
+# ---- items ---------------------------------------------------------------------------------------
+
+
+def _items(weights: Sequence[Weight], chosen: str) -> tuple[Item, ...]:
     """Vectors first, then matrices, then experts in the order in which a layer asks for them."""
-    vectors: list[_Weight] = []
-    matrices: list[_Weight] = []
-    experts: dict[str, list[_Weight]] = {}
+    vectors: list[Weight] = []
+    matrices: list[Weight] = []
+    experts: dict[str, list[Weight]] = {}
     for weight in weights:
         if weight.spec.expert >= 0:
             experts.setdefault(weight.spec.name.rsplit(".", 2)[0], []).append(weight)
         else:
             (vectors if weight.spec.is_vector else matrices).append(weight)
-    items = [_single(weight, mode) for weight in (*vectors, *matrices)]
-    items += [_expert(prefix, parts, mode) for prefix, parts in experts.items()]
+    items = [_item(weight.spec.name, [weight], chosen) for weight in (*vectors, *matrices)]
+    items += [_expert(prefix, parts, chosen) for prefix, parts in experts.items()]
     return tuple(items)
 
 
-def _single(weight: _Weight, mode: str) -> Item:
-    spec = weight.spec
-    if spec.is_vector:
-        part = Part(spec.name, weight.format, 0, 1, spec.cols, Layout.PLAIN)
-        return Item(spec.name, (part,), False, lambda: [weight.load()[0]])
-    fmt, group = _target(weight, mode)
-    part = Part(spec.name, fmt, group, spec.rows, spec.cols, Layout.PACKED)
-    return Item(spec.name, (part,), False, lambda: [_pack(weight, fmt, group)])
-
-
-def _expert(prefix: str, weights: Sequence[_Weight], mode: str) -> Item:
+def _expert(prefix: str, weights: Sequence[Weight], chosen: str) -> Item:
     by_name = {weight.spec.name.removeprefix(prefix + "."): weight for weight in weights}
-    ordered = [by_name[name] for name in packed.EXPERT_PARTS]
-    targets = [_target(weight, mode) for weight in ordered]
-    parts = tuple(
-        Part(name, fmt, group, weight.spec.rows, weight.spec.cols, Layout.PACKED)
-        for name, weight, (fmt, group) in zip(packed.EXPERT_PARTS, ordered, targets, strict=True)
-    )
+    return _item(prefix, [by_name[name] for name in packed.EXPERT_PARTS], chosen, is_expert=True)
+
+
+def _item(name: str, weights: Sequence[Weight], chosen: str, is_expert: bool = False) -> Item:
+    parts: list[Part] = []
+    makers: list[Callable[[], Iterator[Piece]]] = []
+    for weight in weights:
+        spec = weight.spec
+        fmt, group = recipe.target(chosen, spec, weight.format, weight.group)
+        layout = Layout.PLAIN if spec.is_vector else Layout.PACKED
+        part_name = spec.name.removeprefix(name + ".") if is_expert else spec.name
+        parts.append(Part(part_name, fmt, group, spec.rows, spec.cols, layout))
+        makers.append(partial(_pieces, weight, fmt, group))
     return Item(
-        prefix,
-        parts,
-        True,
-        lambda: [_pack(w, fmt, group) for w, (fmt, group) in zip(ordered, targets, strict=True)],
+        name, tuple(parts), is_expert, lambda: (piece for maker in makers for piece in maker())
     )
 
 
-def _target(weight: _Weight, mode: str) -> tuple[Format, int]:
-    if mode == "as-is" or weight.spec.name.endswith(_NEVER_REQUANTIZED):
-        return weight.format, weight.group
-    return (Format.I8_ROW if mode == "int8" else Format.BF16), 0
+def _pieces(weight: Weight, fmt: Format, group: int) -> Iterator[Piece]:
+    """The bytes of a tensor, some rows at a time.
+
+    The packed layout is cut into blocks of 32 rows, and FP8 scales cover 128, so pieces of a
+    multiple of 128 rows lie one behind the other.
+    """
+    spec = weight.spec
+    rows = max(formats.FP8_BLOCK, _PIECE // spec.cols // formats.FP8_BLOCK * formats.FP8_BLOCK)
+    if not weight.by_rows or spec.is_vector:
+        rows = spec.rows
+    for first in range(0, spec.rows, rows):
+        last = min(first + rows, spec.rows)
+        if spec.is_vector:
+            size = formats.plain_bytes(fmt, 1, spec.cols)
+        else:
+            size = formats.packed_bytes(fmt, group, last - first, spec.cols)
+        yield Piece(size, partial(_make, weight, fmt, group, first, last))
 
 
-def _pack(weight: _Weight, fmt: Format, group: int) -> NDArray[np.uint8]:
-    """Packed bytes of a matrix, requantized when the target format differs."""
+def _make(weight: Weight, fmt: Format, group: int, first: int, last: int) -> NDArray[np.uint8]:
+    """Bytes of rows [first, last), requantized when the target format differs."""
     from colibri.engine import ffi  # noqa: PLC0415 - the compiled extension, needed only here
 
-    spec = weight.spec
-    data, scales = weight.load()
+    rows, cols, name = last - first, weight.spec.cols, weight.spec.name
+    data, scales = weight.load(first, last)
     if (fmt, group) == (weight.format, weight.group):
-        return ffi.weight_pack(fmt, group, spec.rows, spec.cols, data, scales)
-    source = ffi.weight_pack(weight.format, weight.group, spec.rows, spec.cols, data, scales)
-    values = ffi.weight_unpack(weight.format, weight.group, spec.rows, spec.cols, source)
+        if weight.spec.is_vector:
+            return data
+        return ffi.weight_pack(fmt, group, rows, cols, data, scales)
+    if quantize.can_widen(weight.format):
+        values = quantize.widen(weight.format, rows, cols, data, scales)
+    else:
+        source = ffi.weight_pack(weight.format, weight.group, rows, cols, data, scales)
+        values = ffi.weight_unpack(weight.format, weight.group, rows, cols, source)
+    if fmt == Format.F32:
+        plain = values.view(np.uint8).reshape(-1)
+        return plain if weight.spec.is_vector else ffi.weight_pack(fmt, 0, rows, cols, plain)
     if fmt == Format.BF16:
-        return ffi.weight_pack(fmt, 0, spec.rows, spec.cols, gguf_weights.as_bf16(values))
-    quantized, row_scales = quantize_int8(values)
-    return ffi.weight_pack(fmt, 0, spec.rows, spec.cols, quantized, row_scales)
-
-
-def quantize_int8(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """int8 per row of f32 [rows, cols]: scale = max(absmax / 127, 1e-8), round half to even."""
-    rows = values.shape[0]
-    result = np.empty(values.shape, dtype=np.int8)
-    scales = np.empty(rows, dtype=np.float32)
-    for start in range(0, rows, _QUANTIZE_ROWS):
-        block = values[start : start + _QUANTIZE_ROWS]
-        scale = np.maximum(np.abs(block).max(axis=1) / np.float32(127), np.float32(1e-8))
-        result[start : start + _QUANTIZE_ROWS] = np.clip(np.rint(block / scale[:, None]), -127, 127)
-        scales[start : start + _QUANTIZE_ROWS] = scale
-    return result, scales
+        return ffi.weight_pack(fmt, 0, rows, cols, gguf_weights.as_bf16(values))
+    if fmt == Format.I8_ROW:
+        return ffi.weight_pack(fmt, 0, rows, cols, *quantize.as_int8(values, name, first))
+    codes, code_scales = quantize.as_int4(values, group, name, first)
+    return ffi.weight_pack(fmt, group, rows, cols, codes, code_scales)

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 TEMPLATE_FILE: Final = "chat_template.jinja"
 TOKENIZER_FILE: Final = "tokenizer.json"
+SPECIAL_TOKENS_FILE: Final = "special_tokens_map.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,8 @@ def open_text(folder: Path) -> ModelText:
     generation = _optional(folder / "generation_config.json")
     template = _template(folder, family, tokenizer, settings)
     end_ids = _end_ids(tokenizer, geometry.vocab, family, config, generation, settings)
+    special = token_text(_optional(folder / SPECIAL_TOKENS_FILE), "eos_token")
+    end_ids |= {token for token in [tokenizer.token_id(special)] if special and token is not None}
     if template is not None and not end_ids:
         raise ModelError(
             "no end-of-turn token is named in config.json, generation_config.json or "

@@ -4,95 +4,55 @@ For: the converter. Everything is written into `OUT.partial` beside the target: 
 temporary file that is renamed when complete, then a state file that remembers its hashes, and the
 index last. Only a complete and verified folder is renamed to OUT, so OUT never exists
 half-finished. A later run with the same source and parameters continues; with others it refuses.
+`add` puts further tensors into a finished container the same way: files first, index last.
+
 Format: see `packed.py`. Thread rule: one writer per target, enforced by a lock file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import filelock
-import numpy as np
-from numpy.typing import NDArray
 
-from colibri.engine.table import Format, Layout
-from colibri.errors import IntegrityError, ModelError, ResourceError, UsageError
+from colibri.errors import IntegrityError, ResourceError, UsageError
 from colibri.families.values import parse_object
-from colibri.models import formats, packed
+from colibri.models import packed
+from colibri.models.pack_shards import (
+    Item,
+    Shard,
+    header,
+    make_ahead,
+    plan,
+    sync_folder,
+    write_shard,
+)
 
 SHARD_BYTES: Final = 4 << 30
 STATE_NAME: Final = ".convert.json"
 LOCK_NAME: Final = ".convert.lock"
-# Large enough to matter for direct reads; smaller matrices only need the kernels' alignment.
-_PAGE_ALIGNED_FROM: Final = 64 << 10
-_PAGE: Final = packed.EXPERT_ALIGNMENT
-_LINE: Final = 64
 _SPARE_DISK: Final = 64 << 20
+_MOST_THREADS: Final = 8
+_REPLACED: Final = ".colibri-replaced"
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One tensor to write: its stamp. `name` is the full name, or inside an expert the name after
-    it.
-    """
-
-    name: str
-    format: Format
-    group: int
-    rows: int
-    cols: int
-    layout: Layout
-
-    @property
-    def bytes(self) -> int:
-        """Bytes in the container."""
-        if self.layout == Layout.PLAIN:
-            return formats.plain_bytes(self.format, self.rows, self.cols)
-        return formats.packed_bytes(self.format, self.group, self.rows, self.cols)
-
-    def stamp(self) -> dict[str, Any]:
-        """What the index says about it, place and hash aside."""
-        return {"format": self.format.name, "group": self.group, "shape": [self.rows, self.cols]}
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """What lies contiguously: one tensor, or the three matrices of an expert. `make` gives their
-    bytes.
-    """
-
-    name: str
-    parts: tuple[Part, ...]
-    is_expert: bool
-    make: Callable[[], Sequence[NDArray[np.uint8]]]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all parts."""
-        return sum(part.bytes for part in self.parts)
-
-    @property
-    def alignment(self) -> int:
-        """Where it may start."""
-        if self.is_expert or self.bytes >= _PAGE_ALIGNED_FROM:
-            return _PAGE
-        return _LINE
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One conversion. `metadata` are the small files of the model folder, by name.
 
-    `fingerprint` is everything that must be equal for an interrupted run to be continued.
+    `fingerprint` is everything that must be equal for an interrupted run to be continued. `threads`
+    0 = one per processor, at most 8.
     """
 
     out: Path
@@ -104,49 +64,160 @@ class Job:
     overwrite: bool = False
     verify: bool = True
     shard_bytes: int = SHARD_BYTES
+    threads: int = 0
 
 
-@dataclass(slots=True)
-class _Shard:
-    """A planned file: items with their offsets from the start of the data."""
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """Tensors for a finished container: those whose names start with `prefix`, in files of their
+    own called `packed-LABEL...`. `job.metadata` are the small files to replace.
+    """
 
-    name: str
-    placed: list[tuple[Item, int]] = field(default_factory=list)
-    end: int = 0
+    job: Job
+    label: str
+    prefix: str
 
 
-def write(job: Job, progress: Progress | None = None) -> None:
-    """Writes or continues a conversion; on return OUT is complete.
+def write(job: Job, progress: Progress | None = None, checking: Progress | None = None) -> None:
+    """Writes or continues a conversion; on return OUT is complete. `progress` counts bytes written,
+    `checking` bytes read back.
 
     UsageError when OUT is finished already (without `overwrite`) or an interrupted run had other
     parameters; ResourceError when the disk is too small; IntegrityError when what was written does
     not read back.
     """
     out = job.out
-    partial, old = _beside(out, ".partial"), _beside(out, ".old")
+    partial, old = _beside(out, ".partial"), _beside(out, _REPLACED)
     out.parent.mkdir(parents=True, exist_ok=True)
     with _locked(_beside(out, LOCK_NAME)):
-        if old.exists() and not out.exists():
-            old.rename(out)  # a kill between the two renames of an overwriting run
+        if _finish_publishing(job, out, old):
+            return
         _check_target(job)
-        partial.mkdir(exist_ok=True)
-        shards = _plan(job)
+        shards = plan(job.items, "packed", job.shard_bytes)
         state = _load_state(partial, job)
-        _check_space(partial, shards, state)
+        _check_space(partial if partial.exists() else out.parent, partial, shards, state)
+        partial.mkdir(exist_ok=True)
         _write_shards(partial, job, shards, state, progress)
         for name, data in job.metadata.items():
             _write_file(partial / name, data)
         _write_file(partial / packed.INDEX_NAME, _index(job, shards, state))
         if job.verify:
-            problems = packed.verify(partial)
-            if problems:
-                raise IntegrityError(
-                    f"what was written does not read back: {problems[0]}.",
-                    where=str(partial),
-                    hint="Check the disk and convert again.",
-                )
-        (partial / STATE_NAME).unlink()
+            _verify(partial, state, checking)
         _publish(partial, out, old)
+
+
+def add(
+    addition: Addition, progress: Progress | None = None, checking: Progress | None = None
+) -> None:
+    """Adds tensors to the finished container `job.out`, or replaces them if `job.overwrite`.
+
+    Other files of the container are not touched. The index is replaced when everything else is in
+    place, so a kill leaves the container as it was or complete. Errors as `write`.
+    """
+    job, out = addition.job, addition.job.out
+    staging = _beside(out, f".{addition.label}.partial")
+    with _locked(_beside(out, LOCK_NAME)):
+        path = out / packed.INDEX_NAME
+        index = parse_object(path.read_bytes(), str(path))
+        if _is_added(index, staging):
+            _clean_up(out, index, addition.label)
+            shutil.rmtree(staging)
+            return
+        if not job.overwrite and any(_names(index, addition.prefix)):
+            raise UsageError(
+                f"the container holds {addition.prefix}* already.",
+                where=str(out),
+                hint="Give --overwrite to replace them.",
+            )
+        shards = plan(job.items, _stem(index, addition.label), job.shard_bytes)
+        state = _load_state(staging, job)
+        _check_space(out, staging, shards, state)
+        staging.mkdir(exist_ok=True)
+        _write_shards(staging, job, shards, state, progress)
+        _write_file(staging / packed.INDEX_NAME, _index(job, shards, state))
+        if job.verify:
+            _verify(staging, state, checking)
+        added = parse_object((staging / packed.INDEX_NAME).read_bytes(), str(staging))
+        for shard in shards:
+            (staging / shard.name).replace(out / shard.name)
+        sync_folder(out)
+        for name, data in job.metadata.items():
+            _write_file(out / name, data)
+        merged = _merge(index, added, addition.prefix) | dict(job.info)
+        _write_file(path, _dump(merged))
+        sync_folder(out)
+        _clean_up(out, merged, addition.label)
+        shutil.rmtree(staging)
+
+
+def _names(index: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    return (
+        name for key in ("tensors", "experts") for name in index[key] if name.startswith(prefix)
+    )
+
+
+def _stem(index: Mapping[str, Any], label: str) -> str:
+    """Start of the names of new files: one that the index does not use yet."""
+    used = {entry["name"].rsplit("-", 1)[0] for entry in index["files"]}
+    number, stem = 1, f"packed-{label}"
+    while stem in used:
+        number += 1
+        stem = f"packed-{label}{number}"
+    return stem
+
+
+def _is_added(index: Mapping[str, Any], staging: Path) -> bool:
+    """Whether a killed run had come as far as replacing the index."""
+    path = staging / packed.INDEX_NAME
+    if not path.exists():
+        return False
+    staged = parse_object(path.read_bytes(), str(path))
+    names = {entry["name"] for entry in index["files"]}
+    return all(entry["name"] in names for entry in staged["files"]) and all(
+        index[key].get(name, {}).get("hash") == entry["hash"]
+        for key in ("tensors", "experts")
+        for name, entry in staged[key].items()
+    )
+
+
+def _merge(index: dict[str, Any], added: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The index with the entries under `prefix` replaced; files that nothing uses any more go."""
+    entries = {
+        key: {name: entry for name, entry in index[key].items() if not name.startswith(prefix)}
+        for key in ("tensors", "experts")
+    }
+    used = sorted({entry["file"] for table in entries.values() for entry in table.values()})
+    moved = {old: new for new, old in enumerate(used)}
+    merged = {**index, "files": [index["files"][old] for old in used] + added["files"]}
+    for key, table in entries.items():
+        kept = {name: {**entry, "file": moved[entry["file"]]} for name, entry in table.items()}
+        new = {
+            name: {**entry, "file": entry["file"] + len(used)} for name, entry in added[key].items()
+        }
+        merged[key] = kept | new
+    return merged
+
+
+def _clean_up(out: Path, index: Mapping[str, Any], label: str) -> None:
+    """Removes the files of an earlier addition that the index does not name any more."""
+    names = {entry["name"] for entry in index["files"]}
+    for path in out.glob(f"packed-{label}*.safetensors*"):
+        if path.name not in names:
+            path.unlink()
+
+
+def _verify(folder: Path, state: dict[str, Any], checking: Progress | None) -> None:
+    """IntegrityError when a byte differs; the files at fault will be written again."""
+    differing = packed.differing(folder, checking)
+    if differing:
+        for name, _ in differing:
+            state["shards"].pop(name, None)
+        _write_file(folder / STATE_NAME, _dump(state))
+        raise IntegrityError(
+            f"what was written does not read back: {differing[0][1]}.",
+            where=str(folder),
+            hint="Check the disk and convert again.",
+        )
 
 
 def _beside(out: Path, suffix: str) -> Path:
@@ -166,9 +237,23 @@ def _locked(path: Path) -> Iterator[None]:
         ) from None
     try:
         yield
-        path.unlink(missing_ok=True)
     finally:
+        path.unlink(missing_ok=True)
         lock.release()
+
+
+def _finish_publishing(job: Job, out: Path, old: Path) -> bool:
+    """Completes what a kill during `_publish` left. True when OUT is this very conversion."""
+    if old.exists() and not out.exists():
+        old.rename(out)  # killed between the two renames of an overwriting run
+    elif old.exists():
+        shutil.rmtree(old)
+    path = out / STATE_NAME
+    if not path.exists():
+        return False
+    state = parse_object(path.read_bytes(), str(path))
+    path.unlink()
+    return bool(state.get("fingerprint") == _as_json(job.fingerprint))
 
 
 def _check_target(job: Job) -> None:
@@ -189,29 +274,23 @@ def _check_target(job: Job) -> None:
         )
 
 
-def _plan(job: Job) -> list[_Shard]:
-    """Distributes the items, in order, over files of at most `shard_bytes` (one item may exceed
-    it).
-    """
-    shards: list[_Shard] = []
-    for item in job.items:
-        start = -(-shards[-1].end // item.alignment) * item.alignment if shards else 0
-        if not shards or (shards[-1].placed and start + item.bytes > job.shard_bytes):
-            shards.append(_Shard(f"packed-{len(shards):05d}.safetensors"))
-            start = 0
-        shards[-1].placed.append((item, start))
-        shards[-1].end = start + item.bytes
-    return shards
+def _as_json(value: Any) -> Any:
+    """A value as it comes back from a JSON file."""
+    return json.loads(json.dumps(value))
 
 
 def _load_state(partial: Path, job: Job) -> dict[str, Any]:
     """Hashes of the shards that an interrupted run has finished, by file name."""
     path = partial / STATE_NAME
-    fingerprint = json.loads(json.dumps(job.fingerprint))
+    fingerprint = _as_json(job.fingerprint)
     if not path.exists():
-        state = {"fingerprint": fingerprint, "shards": {}}
-        _write_file(path, _dump(state))
-        return state
+        if partial.exists() and any(not item.name.endswith(".tmp") for item in partial.iterdir()):
+            raise UsageError(
+                "the folder for unfinished work holds files that are not ours.",
+                where=str(partial),
+                hint="Move them away, or choose another target.",
+            )
+        return {"fingerprint": fingerprint, "shards": {}}
     state = parse_object(path.read_bytes(), str(path))
     if state.get("fingerprint") != fingerprint or not isinstance(state.get("shards"), dict):
         raise UsageError(
@@ -222,101 +301,69 @@ def _load_state(partial: Path, job: Job) -> dict[str, Any]:
     return state
 
 
-def _check_space(partial: Path, shards: list[_Shard], state: dict[str, Any]) -> None:
+def _check_space(place: Path, partial: Path, shards: list[Shard], state: dict[str, Any]) -> None:
+    """ResourceError when the disk of `place` cannot take what is still to be written."""
+    for path in partial.glob("*.tmp"):
+        path.unlink()
     needed = sum(shard.end for shard in shards if shard.name not in state["shards"]) + _SPARE_DISK
-    free = shutil.disk_usage(partial).free
+    free = shutil.disk_usage(place).free
     if needed > free:
         raise ResourceError(
             f"the disk has {free / 1e9:.1f} GB free, but {needed / 1e9:.1f} GB are needed.",
-            where=str(partial),
+            where=str(place),
+            hint="Free some space, or choose a folder on another disk.",
         )
 
 
 def _write_shards(
-    partial: Path, job: Job, shards: list[_Shard], state: dict[str, Any], progress: Progress | None
+    partial: Path, job: Job, shards: list[Shard], state: dict[str, Any], progress: Progress | None
 ) -> None:
+    _write_file(partial / STATE_NAME, _dump(state))
     total = sum(item.bytes for item in job.items)
     done = 0
-    for shard in shards:
-        path = partial / shard.name
-        header = _header(shard)
-        size = len(header) + shard.end
-        if shard.name not in state["shards"] or not path.exists() or path.stat().st_size != size:
-            temporary = path.with_name(path.name + ".tmp")
-            hashes = {}
-            with temporary.open("wb") as stream:
-                stream.write(header)
-                for item, offset in shard.placed:
-                    stream.write(bytes(len(header) + offset - stream.tell()))
-                    hashes[item.name] = _write_item(stream, item)
-                    done += item.bytes
-                    if progress is not None:
-                        progress(done, total)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(path)
-            state["shards"][shard.name] = hashes
+
+    def advance(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(done, total)
+
+    threads = job.threads or min(_MOST_THREADS, _processors())
+    pool = ThreadPoolExecutor(threads, "colibri-convert")
+    try:
+        for shard in shards:
+            path = partial / shard.name
+            size = len(header(shard)) + shard.end
+            if shard.name in state["shards"] and path.exists() and path.stat().st_size == size:
+                advance(sum(item.bytes for item, _ in shard.placed))
+                continue
+            made = make_ahead(pool, 2 * threads, [item for item, _ in shard.placed])
+            state["shards"][shard.name] = write_shard(path, shard, made, advance)
             _write_file(partial / STATE_NAME, _dump(state))
-        else:
-            done += sum(item.bytes for item, _ in shard.placed)
-            if progress is not None:
-                progress(done, total)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ResourceError(
+            "the disk is full.",
+            where=str(partial),
+            hint="Free some space and give the same command again; it goes on where it stopped.",
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _write_item(stream: Any, item: Item) -> str:
-    digest = packed.new_hash()
-    made = item.make()
-    if len(made) != len(item.parts):
-        raise ValueError(f"{item.name}: made {len(made)} of {len(item.parts)} parts")
-    for part, array in zip(item.parts, made, strict=True):
-        data = np.ascontiguousarray(array).view(np.uint8).reshape(-1).data
-        if len(data) != part.bytes:
-            raise ModelError(
-                f"tensor {part.name}: {len(data):,} bytes were made, expected {part.bytes:,}."
-            )
-        stream.write(data)
-        digest.update(data)
-    return digest.hexdigest()
+def _processors() -> int:
+    """Processors that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this operating system
+        return os.cpu_count() or 1
 
 
-def _header(shard: _Shard) -> bytes:
-    """The safetensors header, padded so that the data starts on a page; gaps become padding
-    entries.
-    """
-    entries: dict[str, Any] = {"__metadata__": {"format": packed.FORMAT_NAME}}
-    end = 0
-    for item, start in shard.placed:
-        if start > end:
-            entries[f"colibri.padding.{end}"] = _entry("U8", [start - end], end)
-        end = start
-        if item.is_expert:
-            entries[item.name] = _entry("U8", [item.bytes], start)
-        else:
-            part = item.parts[0]
-            plain = part.layout == Layout.PLAIN
-            shape = (
-                ([part.cols] if part.rows == 1 else [part.rows, part.cols])
-                if plain
-                else [part.bytes]
-            )
-            entries[item.name] = _entry(part.format.name if plain else "U8", shape, start)
-        end += item.bytes
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % _PAGE)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _entry(dtype: str, shape: list[int], start: int) -> dict[str, Any]:
-    size = {"F32": 4, "BF16": 2, "F16": 2}.get(dtype, 1)
-    for extent in shape:
-        size *= extent
-    return {"dtype": dtype, "shape": shape, "data_offsets": [start, start + size]}
-
-
-def _index(job: Job, shards: list[_Shard], state: dict[str, Any]) -> bytes:
+def _index(job: Job, shards: list[Shard], state: dict[str, Any]) -> bytes:
     files, tensors, experts = [], {}, {}
     for number, shard in enumerate(shards):
-        data_start = len(_header(shard))
+        data_start = len(header(shard))
         files.append({"name": shard.name, "bytes": data_start + shard.end})
         for item, offset in shard.placed:
             place = {
@@ -358,14 +405,17 @@ def _write_file(path: Path, data: bytes) -> None:
 
 
 def _publish(partial: Path, out: Path, old: Path) -> None:
-    """The last step: the finished folder takes the name of the target."""
+    """The last step: the finished folder takes the name of the target.
+
+    The state file goes last, so that a kill before that is completed and not repeated.
+    """
     if out.exists():
         if any(out.iterdir()):
-            if old.exists():
-                shutil.rmtree(old)
             out.rename(old)
         else:
             out.rmdir()
     partial.rename(out)
+    sync_folder(out.parent)
     if old.exists():
         shutil.rmtree(old)
+    (out / STATE_NAME).unlink()

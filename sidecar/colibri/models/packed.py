@@ -19,7 +19,7 @@ file.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -263,16 +263,33 @@ def _check_overlaps(spans: list[Span], where: str) -> None:
 
 def verify(folder: Path) -> list[str]:
     """Compares every byte of a container with its hashes; one sentence per difference."""
+    return [sentence for _, sentence in differing(folder)]
+
+
+def differing(
+    folder: Path, progress: Callable[[int, int], None] | None = None
+) -> list[tuple[str, str]]:
+    """(name of the file, sentence) for every range that differs from its hash; `progress` counts
+    bytes.
+    """
     index = read_index(folder)
-    problems = []
-    for span in index.spans:
-        found = hash_span(index.paths[span.file], span.offset, span.bytes)
-        if found != span.hash:
-            problems.append(
-                f"{index.paths[span.file].name}: {show(span.name)} differs from its hash "
-                f"(expected {span.hash[:16]}..., found {found[:16]}...)"
+    total, done = sum(span.bytes for span in index.spans), 0
+    found: list[tuple[str, str]] = []
+    for span in sorted(index.spans, key=lambda span: (span.file, span.offset)):
+        value = hash_span(index.paths[span.file], span.offset, span.bytes)
+        if value != span.hash:
+            name = index.paths[span.file].name
+            found.append(
+                (
+                    name,
+                    f"{name}: {show(span.name)} differs from its hash "
+                    f"(expected {span.hash[:16]}..., found {value[:16]}...)",
+                )
             )
-    return problems
+        done += span.bytes
+        if progress is not None:
+            progress(done, total)
+    return found
 
 
 def hash_span(path: Path, offset: int, size: int) -> str:

@@ -22,6 +22,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -36,7 +37,8 @@ from colibri.families import detect
 from colibri.families.base import TensorSpec
 from colibri.families.values import ConfigReader
 from colibri.models import formats, packed
-from colibri.models.pack_writer import Item, Job, Part, Progress, write
+from colibri.models.pack_shards import Item, Part, Piece
+from colibri.models.pack_writer import Job, Progress, write
 
 # What `--format` may be: format of the experts and columns per scale.
 EXPERT_FORMATS: Final = {
@@ -361,10 +363,12 @@ def _write_packed(
     write(job, progress)
 
 
-def _maker(weights: _Weights, specs: Sequence[TensorSpec]) -> Callable[[], list[Bytes]]:
-    return lambda: [
-        weights.data(spec) if spec.is_vector else _pack(weights, spec) for spec in specs
-    ]
+def _maker(weights: _Weights, specs: Sequence[TensorSpec]) -> Callable[[], list[Piece]]:
+    return lambda: [Piece(weights.bytes(spec), partial(_make, weights, spec)) for spec in specs]
+
+
+def _make(weights: _Weights, spec: TensorSpec) -> Bytes:
+    return weights.data(spec) if spec.is_vector else _pack(weights, spec)
 
 
 @dataclass(frozen=True, slots=True)
