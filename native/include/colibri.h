@@ -299,6 +299,9 @@ int32_t colibri_session_fork(const colibri_session *from, int32_t length, colibr
                              size_t err_len);
 int32_t colibri_engine_block_tokens(const colibri_engine *engine);
 int64_t colibri_engine_block_bytes(const colibri_engine *engine);
+/* KV blocks that sessions may still take inside the budget, which holds full contexts of the sessions it
+ * was made for, however many there are; -1 = no limit. */
+int32_t colibri_engine_kv_room(const colibri_engine *engine);
 /* One line of text that is equal exactly when blocks of two engines with equal weights are
  * interchangeable (family, kernels, KV type, parts); never depends on the context size. Writes at most
  * out_len bytes, always terminated; returns the length of the whole text. */

@@ -48,14 +48,20 @@ static void drop_block(colibri_engine *engine, uint8_t *block)
     atomic_fetch_sub(&engine->kv_bytes, allocated_bytes(engine));
 }
 
+int32_t colibri_engine_kv_room(const colibri_engine *engine)
+{
+    if (engine == NULL || engine->options.memory_budget == 0)
+        return -1;
+    int64_t spans = (engine->context + CLB_SPAN - 1) / CLB_SPAN;
+    return (int32_t)(clb_sessions(engine) * spans - atomic_load(&engine->kv_bytes) / allocated_bytes(engine));
+}
+
 /* A zeroed block with one holder: stale contents could hold a NaN, which even a masked position would
- * pass on. NULL when the budget's KV is used up: full contexts of all the sessions it was made for. */
+ * pass on. NULL when the budget's KV is used up. */
 static uint8_t *take_block(colibri_engine *engine)
 {
-    int64_t spans = (engine->context + CLB_SPAN - 1) / CLB_SPAN;
-    int64_t most = clb_sessions(engine) * spans * allocated_bytes(engine);
     uint8_t *block;
-    if (engine->options.memory_budget > 0 && atomic_load(&engine->kv_bytes) + allocated_bytes(engine) > most)
+    if (colibri_engine_kv_room(engine) == 0)
         return NULL;
     if (engine->n_spare > 0) {
         block = engine->spare[--engine->n_spare];

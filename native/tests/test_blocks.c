@@ -235,7 +235,9 @@ static void the_budget_bounds_all_sessions_together(const tiny_model *m)
     colibri_session *a = NULL, *b = NULL;
     CHECK(colibri_session_create(engine, &a, err, sizeof err) == COLIBRI_OK);
     CHECK(colibri_session_create(engine, &b, err, sizeof err) == COLIBRI_OK);
+    CHECK(colibri_engine_kv_room(engine) == 1);
     append(a, tokens, 20);
+    CHECK(colibri_engine_kv_room(engine) == 0);
     CHECK(colibri_prefill_start(b, tokens, 20, NULL, err, sizeof err) == COLIBRI_OK);
     colibri_prefill_progress progress;
     CHECK(colibri_prefill_step(b, 0, &progress, err, sizeof err) == COLIBRI_ERROR_MEMORY && err[0]);

@@ -9,7 +9,7 @@ except `EngineBackend.counters`, which any thread may call while the backend is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -47,6 +47,9 @@ class BackendSession(Protocol):
     def __len__(self) -> int: ...
 
     def truncate(self, length: int) -> None: ...
+
+    def fork(self, length: int, into: Any) -> None:
+        """Gives the empty session `into` (of the same backend) the first `length` tokens."""
 
     def prefill_start(self, tokens: Sequence[int]) -> None: ...
 
@@ -89,6 +92,13 @@ class EngineBackend(Protocol):
 
     def decode(self, sessions: Sequence[BackendSession], tokens: Sequence[Sequence[int]]) -> None:
         """Appends `tokens[i]`, one or more, to `sessions[i]`: all or nothing."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a KV block."""
+
+    def kv_room(self) -> int | None:
+        """KV blocks that sessions may still take; None without a limit."""
 
     def counters(self) -> Counters: ...
 

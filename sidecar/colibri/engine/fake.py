@@ -32,6 +32,7 @@ from colibri.engine.table import Sampling
 from colibri.text.stop import StopFilter
 
 END_IDS = frozenset({0, 1, 2})
+BLOCK_TOKENS = 16
 _FIRST_BYTE = 10
 _FIRST_PIECE = 1000
 _WRONG_DRAFT = 9  # a token that no script has
@@ -100,6 +101,11 @@ class _FakeSession:
             raise EngineError(Status.INVALID, f"cannot truncate {len(self._tokens)} to {length}")
         del self._tokens[length:]
         self._pending = []
+
+    def fork(self, length: int, into: _FakeSession) -> None:
+        if length > len(self._tokens) or into._tokens:
+            raise EngineError(Status.INVALID, f"cannot share {length} of {len(self._tokens)}")
+        into._tokens = self._tokens[:length]
 
     def prefill_start(self, tokens: Sequence[int]) -> None:
         self._pending = list(tokens)
@@ -174,6 +180,7 @@ class _FakeSession:
 
     def close(self) -> None:
         self._tokens = []
+        self._backend.open_sessions -= 1
 
 
 class _FakeText:
@@ -195,7 +202,8 @@ class _FakeText:
 
 class FakeBackend:
     """See the module's text. `samplings` holds the parameters of every draw, `steps` the tokens of
-    each job in every step, `longest` the longest that a session ever was.
+    each job in every step, `longest` the longest that a session ever was. `room` is what `kv_room`
+    says.
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -221,6 +229,8 @@ class FakeBackend:
         self.bytes_read = 0
         self.wait_ms = 0.0
         self.longest = 0
+        self.open_sessions = 0
+        self.room: int | None = None
         self.steps: list[tuple[int, ...]] = []
         self.samplings: list[Sampling] = []
         self._scripts = deque(options.scripts)
@@ -249,7 +259,15 @@ class FakeBackend:
         return self._pieces[token]
 
     def session(self) -> BackendSession:
+        self.open_sessions += 1
         return _FakeSession(self)
+
+    @property
+    def block_tokens(self) -> int:
+        return BLOCK_TOKENS
+
+    def kv_room(self) -> int | None:
+        return self.room
 
     def decode(self, sessions: Sequence[BackendSession], tokens: Sequence[Sequence[int]]) -> None:
         parts = [

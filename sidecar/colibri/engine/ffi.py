@@ -379,6 +379,11 @@ class Engine:
         """Bytes of a KV block outside the engine."""
         return int(lib.colibri_engine_block_bytes(self._alive()))
 
+    def kv_room(self) -> int | None:
+        """KV blocks that sessions may still take inside the budget; None without a limit."""
+        room = int(lib.colibri_engine_kv_room(self._alive()))
+        return None if room < 0 else room
+
     def kv_layout(self) -> str:
         """Equal for two engines exactly when they can exchange KV blocks, given equal weights."""
         size = int(lib.colibri_engine_kv_layout(self._alive(), ffi.new("char[]", 1), 1)) + 1

@@ -158,6 +158,13 @@ class NativeBackend:
         # Every session of this backend is one of its engine's.
         self._engine.decode_many(cast(Sequence[ffi.Session], sessions), tokens)
 
+    @property
+    def block_tokens(self) -> int:
+        return self._engine.block_tokens
+
+    def kv_room(self) -> int | None:
+        return self._engine.kv_room()
+
     def counters(self) -> Counters:
         snapshot = self._engine.snapshot()
         return Counters(
