@@ -29,6 +29,8 @@ COMMANDS = {
     "serve": ("colibri.cli.serve:serve", "Serve a model over HTTP (OpenAI-compatible)."),
     "models": ("colibri.cli.models:models", "List and inspect installed models."),
     "convert": ("colibri.cli.convert:convert", "Convert a model to Colibri's packed container."),
+    "verify": ("colibri.cli.verify:verify", "Check a model completely before it is published."),
+    "doctor": ("colibri.cli.doctor:doctor", "Find out why a model does not run, and what to do."),
     "bench": ("colibri.cli.bench:bench", "Make synthetic models and measure with them."),
     "config": ("colibri.cli.config:config", "Show settings and where they come from."),
 }

@@ -17,11 +17,12 @@ from colibri.engine.table import Format, Geometry, Tensor
 from colibri.errors import ModelError
 from colibri.families import Family, TensorSpec, detect
 from colibri.families.values import ConfigReader, parse_object, show
-from colibri.models import formats, fused, missing, packed
+from colibri.models import formats, fused, manifest, missing, packed
 from colibri.models.formats import Candidates, Quantized
 from colibri.models.safetensors import Entry, ShardSet, read_folder
 
 _SHOWN: Final = 6
+_GOOD_GROUP: Final = 64
 _INDEX: Final = "model.safetensors.index.json"
 
 
@@ -72,24 +73,65 @@ def read_file(path: Path) -> bytes:
         ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Everything that one look at a folder's headers tells. `files` is None with any problem.
+
+    `lost` says which layers or tensors are missing and `absent` which files probably hold them,
+    about `lost_bytes` in all (0 = cannot be told); `problems` are tensors that are there and wrong.
+    """
+
+    files: ModelFiles | None
+    problems: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    absent: tuple[missing.Absent, ...] = ()
+    lost_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+    def sentences(self) -> list[str]:
+        """All problems, what is missing first."""
+        return [*self.lost, *(gap.sentence for gap in self.absent), *self.problems]
+
+
 def open_folder(folder: Path, mtp_only: bool = False) -> ModelFiles:
     """Reads a model folder. ModelError names the first problems found and how many there are.
     `mtp_only` asks for the tensors of the MTP layer alone; the others may be missing.
     """
-    files, problems = inspect_folder(folder, mtp_only)
-    if files is None:
-        shown = "; ".join(problems[:_SHOWN])
-        more = f"; and {len(problems) - _SHOWN} more problems" if len(problems) > _SHOWN else ""
-        raise ModelError(
-            f"the model is damaged or incomplete: {shown}{more}.",
-            where=str(folder),
-            hint="Copy or download the files named above again into this folder.",
-        )
-    return files
+    found = inspect(folder, mtp_only=mtp_only)
+    if found.files is not None:
+        return found.files
+    problems = found.sentences()
+    shown = "; ".join(problems[:_SHOWN])
+    more = f"; and {len(problems) - _SHOWN} more problems" if len(problems) > _SHOWN else ""
+    raise ModelError(
+        f"the model is damaged or incomplete: {shown}{more}.",
+        where=str(folder),
+        hint=_fetch_hint(folder, found.absent),
+    )
 
 
-def inspect_folder(folder: Path, mtp_only: bool = False) -> tuple[ModelFiles | None, list[str]]:
-    """(the model, []) or (None, every problem of its tensors). ModelError for what hides all
+def _fetch_hint(folder: Path, absent: Sequence[missing.Absent]) -> str:
+    """How to get what is absent; the check command says the rest."""
+    if not absent:
+        return "Copy or download the files named above again into this folder."
+    try:
+        known = manifest.read(folder)
+    except ModelError:
+        known = None
+    names = [name for gap in absent for name in gap.names]
+    command = manifest.fetch_command(folder, names, known, absent[0].pattern)
+    unknown = "" if known is not None and known.repo else " (REPO is where the model came from)"
+    return f"Go on with: {command}{unknown}. `coli doctor {folder}` tells more."
+
+
+def inspect_folder(folder: Path) -> tuple[ModelFiles | None, list[str]]:
+    """(the model, []) or (None, every problem of its tensors). Raises as `inspect`."""
+    found = inspect(folder)
+    return found.files, found.sentences()
+
+
+def inspect(folder: Path, shards: ShardSet | None = None, mtp_only: bool = False) -> Inspection:
+    """What the headers tell; `shards` are those already read. ModelError for what hides all
     others: no folder, no config, an unknown family, a file whose header is damaged.
     """
     if not folder.is_dir():
@@ -100,7 +142,7 @@ def inspect_folder(folder: Path, mtp_only: bool = False) -> tuple[ModelFiles | N
     if (folder / packed.INDEX_NAME).exists():
         return _open_packed(folder, family, geometry, config)
     _check_quantization(reader)
-    reading = _Reading(folder, read_folder(folder))
+    reading = _Reading(folder, read_folder(folder) if shards is None else shards)
     kind = (
         "published" if any(name.endswith(".qs") for name in reading.shards.entries) else "original"
     )
@@ -112,14 +154,16 @@ def inspect_folder(folder: Path, mtp_only: bool = False) -> tuple[ModelFiles | N
         specs = [s for s in specs if s.layer is not None and s.layer >= geometry.n_layers]
     _read_specs(reading, specs)
     _resolve_pairs(reading)
-    if not uncut:  # else each expert would be reported as missing
-        _report_missing(reading, specs)
-    if reading.problems:
-        return None, reading.problems
+    # With an uncut tensor each of its experts would be reported as missing.
+    lost, absent, lost_bytes = _find_missing(reading, specs) if not uncut else ((), (), 0)
+    if reading.problems or lost:
+        notes = tuple(reading.notes)
+        return Inspection(None, tuple(reading.problems), lost, absent, lost_bytes, notes)
     shards = reading.shards
     used = {name for tensor in reading.tensors for name in (tensor.name,)}
     _note_unused(reading, used)
-    return ModelFiles(
+    notes = tuple(reading.notes)
+    files = ModelFiles(
         folder,
         kind,
         family,
@@ -127,13 +171,14 @@ def inspect_folder(folder: Path, mtp_only: bool = False) -> tuple[ModelFiles | N
         config,
         tuple(shards.paths),
         tuple(reading.tensors),
-        tuple(reading.notes),
-    ), []
+        notes,
+    )
+    return Inspection(files, notes=notes)
 
 
 def _open_packed(
     folder: Path, family: Family, geometry: Geometry, config: dict[str, Any]
-) -> tuple[ModelFiles | None, list[str]]:
+) -> Inspection:
     index = packed.read_index(folder)
     if index.family != family.name:
         raise ModelError(
@@ -144,7 +189,8 @@ def _open_packed(
     notes: list[str] = []
     geometry = _without_parts(present, family, geometry, notes)
     specs = list(family.tensors(geometry))
-    problems = missing.describe(specs, present)
+    lost = missing.describe(specs, present)
+    problems: list[str] = []
     chosen: list[Tensor] = []
     for spec in specs:
         tensor = present.get(spec.name)
@@ -156,11 +202,12 @@ def _open_packed(
                 f"{packed.INDEX_NAME}, expected [{spec.rows}, {spec.cols}] from config.json"
             )
         chosen.append(tensor)
-    if problems:
-        return None, problems
-    return ModelFiles(
+    if problems or lost:
+        return Inspection(None, tuple(problems), tuple(lost), notes=tuple(notes))
+    files = ModelFiles(
         folder, "packed", family, geometry, config, index.paths, tuple(chosen), tuple(notes)
-    ), []
+    )
+    return Inspection(files, notes=tuple(notes))
 
 
 def _check_quantization(reader: ConfigReader) -> None:
@@ -339,10 +386,12 @@ def _resolve_pairs(reading: _Reading) -> None:
                 f"{_names(found)}{sizes}; nothing in the container decides",
             )
             continue
-        row_experts |= spec.expert >= 0 and fmt == Format.I4_ROW
+        # A row as narrow as a group has the group's precision.
+        wide = spec.cols > (group or _GOOD_GROUP)
+        row_experts |= spec.expert >= 0 and fmt == Format.I4_ROW and wide
         size = group if fmt == Format.I4_GROUP else 0
         reading.tensors.append(_tensor(spec, entry, fmt, size, scale))
-    if row_experts and not group:
+    if row_experts:
         reading.notes.append(
             "experts are int4 with one scale per row, which answers clearly worse than "
             "containers with one scale per 64 columns; prefer such a container"
@@ -367,21 +416,24 @@ def _tensor(
     )
 
 
-def _report_missing(reading: _Reading, specs: Sequence[TensorSpec]) -> None:
+def _find_missing(
+    reading: _Reading, specs: Sequence[TensorSpec]
+) -> tuple[tuple[str, ...], tuple[missing.Absent, ...], int]:
+    """(what is missing, the files that probably hold it, about how many bytes)."""
     entries = reading.shards.entries
     lost = missing.describe(specs, entries)
-    if lost:
-        names = [path.name for path in (*reading.shards.paths, *reading.shards.empty)]
-        reading.problems[:0] = [
-            *lost,
-            *missing.missing_files(names, _indexed_files(reading.folder)),
-        ]
-        if reading.shards.empty:
-            empty = [path.name for path in reading.shards.empty]
-            more = f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else ""
-            reading.problems.insert(
-                len(lost), f"files without content: {', '.join(empty[:_SHOWN])}{more}"
-            )
+    if not lost:
+        return (), (), 0
+    empty = [path.name for path in reading.shards.empty]
+    absent = missing.absent_files(
+        [*(path.name for path in reading.shards.paths), *empty], _indexed_files(reading.folder)
+    )
+    if empty:
+        more = f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else ""
+        sentence = f"files without content: {', '.join(empty[:_SHOWN])}{more}"
+        absent.insert(0, missing.Absent(sentence, tuple(empty)))
+    sizes = {name: entry.bytes for name, entry in entries.items()}
+    return tuple(lost), tuple(absent), missing.lost_bytes(specs, sizes)
 
 
 def _indexed_files(folder: Path) -> set[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from colibri.families.base import TensorSpec
@@ -16,6 +17,8 @@ from colibri.families.base import TensorSpec
 _NUMBERED: Final = re.compile(
     r"(?P<stem>.*?)(?P<number>\d{1,9})(?:-of-(?P<total>\d{1,9}))?\.safetensors\Z"
 )
+# Numbers of layers and experts in a tensor's name.
+_NUMBERS: Final = re.compile(r"(?<=\.)\d+(?=\.)")
 _MOST_NUMBERS: Final = 100_000
 _SHOWN: Final = 8
 
@@ -66,6 +69,25 @@ def describe(expected: Sequence[TensorSpec], present: Collection[str]) -> list[s
     return problems
 
 
+def lost_bytes(expected: Sequence[TensorSpec], sizes: Mapping[str, int]) -> int:
+    """About how many bytes are missing, by the sizes of the same tensors in other layers.
+
+    0 when some have no counterpart, so that nothing is promised that nobody knows.
+    """
+    alike: dict[str, int] = {}
+    for name, size in sizes.items():
+        alike.setdefault(_NUMBERS.sub("#", name), size)
+    total = 0
+    for spec in expected:
+        if spec.name in sizes:
+            continue
+        kind = _NUMBERS.sub("#", spec.name)
+        if kind not in alike:
+            return 0
+        total += alike[kind] + alike.get(kind + ".qs", 0) + alike.get(kind + "_scale_inv", 0)
+    return total
+
+
 def _which(specs: list[TensorSpec]) -> str:
     experts = sorted({spec.expert for spec in specs if spec.expert >= 0})
     if experts and all(spec.expert >= 0 for spec in specs):
@@ -75,21 +97,34 @@ def _which(specs: list[TensorSpec]) -> str:
     return f" ({', '.join(names[:3])}{more})"
 
 
-def missing_files(names: Collection[str], indexed: Collection[str] = ()) -> list[str]:
-    """Gaps in the numbering of the shards, and files that an index names but the folder lacks.
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Shards that are not there. `names` may be empty when only their kind (`pattern`) is known.
+
+    `expected` is the number of files there should be, 0 when nothing tells it.
+    """
+
+    sentence: str
+    names: tuple[str, ...] = ()
+    expected: int = 0
+    pattern: str = "*.safetensors"
+
+
+def absent_files(names: Collection[str], indexed: Collection[str] = ()) -> list[Absent]:
+    """Gaps in the numbering of the shards, and files that an index or manifest names but the
+    folder lacks.
 
     Only meaningful when tensors are missing: a numbering that starts at 1 is normal for some
     writers, so a shard 0 is then named as possibly lost.
     """
-    problems: list[str] = []
     absent = sorted(set(indexed) - set(names))
     if absent:
         more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
-        problems.append(
+        sentence = (
             f"the index names {len(set(indexed))} files, {len(absent)} of them are absent: "
             f"{', '.join(absent[:_SHOWN])}{more}"
         )
-        return problems
+        return [Absent(sentence, tuple(absent), len(set(indexed)))]
     groups: dict[str, dict[int, str]] = defaultdict(dict)
     totals: dict[str, int] = {}
     for name in names:
@@ -99,30 +134,47 @@ def missing_files(names: Collection[str], indexed: Collection[str] = ()) -> list
         groups[match["stem"]][int(match["number"])] = match["number"]
         if match["total"]:
             totals[match["stem"]] = int(match["total"])
-    for stem, found in sorted(groups.items()):
-        problems.extend(_gaps(stem, found, totals.get(stem)))
-    return problems
+    return [
+        gap
+        for stem, found in sorted(groups.items())
+        if (gap := _gaps(stem, found, totals.get(stem))) is not None
+    ]
 
 
-def _gaps(stem: str, found: dict[int, str], total: int | None) -> list[str]:
+def missing_files(names: Collection[str], indexed: Collection[str] = ()) -> list[str]:
+    """`absent_files` as sentences."""
+    return [gap.sentence for gap in absent_files(names, indexed)]
+
+
+def _gaps(stem: str, found: dict[int, str], total: int | None) -> Absent | None:
     last = max(found)
     if max(last, total or 0) > _MOST_NUMBERS:
-        return []
+        return None
     wanted = range(1, total + 1) if total else range(last + 1)
     gaps = [number for number in wanted if number not in found]
+    pattern = f"{stem}*.safetensors"
     if not gaps:
-        return [
-            f"{stem}*.safetensors is numbered without gaps up to {last}; "
-            f"files above it may be missing"
-        ]
-    example = f"{stem}{gaps[0]:0{len(found[last])}d}"
+        return Absent(
+            f"{pattern} is numbered without gaps up to {last}; files above it may be missing",
+            pattern=pattern,
+        )
+    digits = len(found[last])
+    ending = f"-of-{total:0{digits}d}" if total else ""
+    lost = tuple(f"{stem}{number:0{digits}d}{ending}.safetensors" for number in gaps)
+    example = lost[0].removesuffix(".safetensors")
     if gaps == [0]:
-        return [
-            f"the {len(found)} files {stem}*.safetensors are numbered from {min(found)} to {last}; "
+        return Absent(
+            f"the {len(found)} files {pattern} are numbered from {min(found)} to {last}; "
             f"{example}.safetensors is absent, {len(found) + 1} are expected if the numbering "
-            f"starts at 0"
-        ]
-    return [
-        f"of {stem}*.safetensors the numbers {ranges(gaps)} are absent "
-        f"(found {len(found)}, expected {len(wanted)}; first absent: {example})"
-    ]
+            f"starts at 0",
+            lost,
+            len(found) + 1,
+            pattern,
+        )
+    return Absent(
+        f"of {pattern} the numbers {ranges(gaps)} are absent "
+        f"(found {len(found)}, expected {len(wanted)}; first absent: {example})",
+        lost,
+        len(wanted),
+        pattern,
+    )
