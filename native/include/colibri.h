@@ -12,9 +12,9 @@
  * - Structs passed in start with `struct_size = sizeof(struct)`; a smaller size means the caller was
  *   built against an older header and the missing fields take their defaults (0).
  * - Threads: an engine and its sessions belong to ONE calling thread at a time, except
- *   colibri_session_cancel, colibri_engine_snapshot and the pure functions (colibri_weight_*,
- *   colibri_cpu_*, colibri_version), which may be called from any thread at any time while the
- *   object is alive.
+ *   colibri_session_cancel, colibri_engine_snapshot, colibri_engine_usage and the pure functions
+ *   (colibri_weight_*, colibri_cpu_*, colibri_version, colibri_policy_replay), which may be called
+ *   from any thread at any time while the object is alive.
  * - Numerics: for one engine (model, precision, kv type, instruction set) the logits of a token
  *   depend only on the tokens before it. Threads, slice sizes, batch mates, expert placement and
  *   the way the prompt was cut change speed, never a bit of the result.
@@ -214,12 +214,13 @@ typedef struct {
     int64_t expert_lookups;
     int64_t expert_misses;
     int64_t expert_bytes_read;
-    int32_t streaming;     /* 1 = experts come from disk through a cache */
-    int32_t expert_slots;  /* experts that fit in memory together */
-    int64_t guessed_bytes; /* read on a guess of the next layer's router */
-    int64_t useful_bytes;  /* of those, asked for in time */
-    int64_t wasted_bytes;  /* of those, given up unused */
-    int64_t disk_wait_ns;  /* time spent waiting for the disk */
+    int32_t streaming;      /* 1 = experts come from disk through a cache */
+    int32_t expert_slots;   /* experts that fit in memory together */
+    int64_t guessed_bytes;  /* read on a guess of the next layer's router */
+    int64_t useful_bytes;   /* of those, asked for in time */
+    int64_t wasted_bytes;   /* of those, given up unused */
+    int64_t disk_wait_ns;   /* time spent waiting for the disk */
+    int64_t cached_experts; /* slots that hold an expert, or await one that is being read */
 } colibri_engine_snapshot_t;
 
 /* Sampling parameters of one call. The random draw depends only on (seed, position of the new
@@ -277,6 +278,29 @@ int32_t colibri_engine_plan(const colibri_engine_options *options, const colibri
 /* All sessions must be closed first; NULL is allowed. */
 void colibri_engine_close(colibri_engine *engine);
 void colibri_engine_snapshot(const colibri_engine *engine, colibri_engine_snapshot_t *out);
+
+/* Use counts: counts[layer * n_experts + expert], n = (n_layers + n_mtp_layers) * n_experts; layers without
+ * routed experts hold zeros. An expert is counted once for each decode step that asked for it; long prompts
+ * are not counted. usage gives those since opening, from any thread. set_usage tells the cache what was
+ * learnt before (it changes speed, never a token); on an engine that does not stream it does nothing. */
+int32_t colibri_engine_usage(const colibri_engine *engine, int64_t *counts, int64_t n, char *err,
+                             size_t err_len);
+int32_t colibri_engine_set_usage(colibri_engine *engine, const int64_t *counts, int64_t n, char *err,
+                                 size_t err_len);
+/* Loads the experts that set_usage named, hottest first, into free slots. Returns after about max_ms or, with
+ * *done = 1, when there is nothing left to load or no free slot. Evicts nothing; a damaged expert is left
+ * out. Call it while no prefill or decode is running. */
+int32_t colibri_engine_warm(colibri_engine *engine, int32_t max_ms, int32_t *done, char *err, size_t err_len);
+/* Gives up cached experts, for good, until they take no more than expert_bytes (at least one slot of each
+ * size stays), and their memory back to the system. Between steps only. */
+int32_t colibri_engine_shrink(colibri_engine *engine, int64_t expert_bytes, char *err, size_t err_len);
+/* Records routed experts in a ring of so many int32 words (held beside the budget), 0 = off, the default.
+ * trace_read moves whole records out, oldest first, as colibri_policy_replay takes them, with the model's
+ * layer numbers; the MTP layer is n_layers. *lost counts records that found the ring full since trace was
+ * called. Between steps only. */
+int32_t colibri_engine_trace(colibri_engine *engine, int64_t words, char *err, size_t err_len);
+int32_t colibri_engine_trace_read(colibri_engine *engine, int32_t *out, int64_t room, int64_t *n,
+                                  int64_t *lost, char *err, size_t err_len);
 
 int32_t colibri_session_create(colibri_engine *engine, colibri_session **out, char *err, size_t err_len);
 void colibri_session_close(colibri_session *session);
@@ -352,6 +376,45 @@ int32_t colibri_session_logits(const colibri_session *session, float *out, int32
 /* Any thread. The running or next prefill step of this session returns COLIBRI_ERROR_CANCELLED at
  * its next layer boundary; the flag is then cleared. */
 void colibri_session_cancel(colibri_session *session);
+
+/* Cache policies that a trace of routed experts can be replayed through. */
+typedef enum {
+    COLIBRI_POLICY_OURS = 0,        /* what the engine runs */
+    COLIBRI_POLICY_LRU = 1,         /* least recently used goes first */
+    COLIBRI_POLICY_LFU = 2,         /* least often used of all time */
+    COLIBRI_POLICY_DECAYED_LFU = 3, /* the same with counts that halve every half_life steps */
+    COLIBRI_POLICY_BELADY = 4       /* the optimum, which knows the future */
+} colibri_policy_kind;
+
+typedef struct {
+    uint32_t struct_size;
+    int32_t kind; /* colibri_policy_kind */
+    int32_t n_layers;
+    int32_t n_experts;
+    int32_t slots;     /* experts that fit in memory together */
+    float half_life;   /* steps, COLIBRI_POLICY_DECAYED_LFU only */
+    float guess_share; /* COLIBRI_POLICY_OURS: the next request is guessed, this share of it right; 0 = off */
+    int32_t fault;     /* tests only, see src/fault.h */
+} colibri_replay_options;
+
+typedef struct {
+    uint32_t struct_size;
+    int32_t reserved;
+    int64_t lookups; /* experts that decode steps asked for */
+    int64_t hits;    /* of those, in memory when asked for */
+    int64_t guesses; /* experts loaded on a guess */
+    int64_t guesses_useful;
+    /* Experts asked for that gave way to a guess although guesses held their share of slots already; a guess
+     * within it takes the place that the load it saved would have taken. 0 by design. */
+    int64_t demand_evictions;
+} colibri_replay_result;
+
+/* Replays a trace in memory: records of int32 words, {step, layer, rows, n, n experts}, steps ascending, each
+ * one layer's request; those of a prompt passing (more than 64 rows, or several and most experts) count no
+ * lookups. With slots < 1
+ * or a trace that contradicts itself or the sizes: COLIBRI_ERROR_INVALID or _FORMAT. A pure function. */
+int32_t colibri_policy_replay(const colibri_replay_options *options, const int32_t *records, int64_t n_words,
+                              colibri_replay_result *result, char *err, size_t err_len);
 
 /* CFFI-END */
 

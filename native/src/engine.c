@@ -475,6 +475,8 @@ void colibri_engine_snapshot(const colibri_engine *engine, colibri_engine_snapsh
         .useful_bytes = atomic_load(&engine->store.useful_bytes),
         .wasted_bytes = atomic_load(&engine->store.wasted_bytes),
         .disk_wait_ns = atomic_load(&engine->store.wait_ns),
+        .cached_experts =
+            engine->store.streaming ? atomic_load(&engine->store.n_cached) : clb_store_slots(&engine->store),
     };
     memcpy(out, &s, size < sizeof s ? size : sizeof s);
 }

@@ -68,6 +68,14 @@ void clb_os_free(void *memory, size_t bytes)
         munmap(memory, mapped_bytes(bytes));
 }
 
+void clb_os_release(void *memory, size_t bytes)
+{
+    uintptr_t begin = ((uintptr_t)memory + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+    uintptr_t end = ((uintptr_t)memory + bytes) & ~(uintptr_t)(PAGE - 1);
+    if (end > begin)
+        (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 int clb_os_open(const char *path, int64_t *size)
 {
     int file = open(path, O_RDONLY | O_CLOEXEC);

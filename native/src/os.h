@@ -14,6 +14,9 @@ void *clb_os_alloc(size_t bytes);
 size_t clb_os_size(size_t bytes);
 void clb_os_free(void *memory, size_t bytes);
 
+/* Gives the whole pages of a part of such memory back to the system; their content is lost. */
+void clb_os_release(void *memory, size_t bytes);
+
 /* Read-only file handle; -1 on failure with errno set. Size in *size. */
 int clb_os_open(const char *path, int64_t *size);
 void clb_os_close(int file);

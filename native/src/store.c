@@ -79,15 +79,14 @@ int64_t clb_store_total_bytes(const clb_store *store)
 
 int64_t clb_store_table_bytes(const clb_store *store)
 {
-    return n_items(store) * (int64_t)sizeof *store->items;
+    /* Lists of slots hold at most one entry per expert: owner, vacant, unused, warm. */
+    return n_items(store) * (int64_t)(sizeof *store->items + 4 * sizeof(int32_t)) +
+           clb_policy_bytes(store->n_layers, store->n_experts);
 }
 
 int32_t clb_store_slots(const clb_store *store)
 {
-    int64_t slots = store->streaming ? 0 : n_items(store);
-    for (int32_t c = 0; c < store->n_classes; c++)
-        slots += store->classes[c].n_slots;
-    return (int32_t)slots;
+    return store->streaming ? atomic_load(&store->n_slots) : (int32_t)n_items(store);
 }
 
 int64_t clb_store_largest_slot(const clb_store *store)
@@ -180,16 +179,20 @@ static int32_t size_classes(clb_store *store, int64_t *smallest, const clb_error
             store->options.slots > 0 ? store->options.slots : (int64_t)(share / (double)class->bytes);
         if (slots > class->n_items)
             slots = class->n_items;
-        class->n_slots = slots < 1 ? 1 : (int32_t)slots;
+        class->n_slots = class->n_allocated = slots < 1 ? 1 : (int32_t)slots;
         class->owner = malloc((size_t)class->n_slots * sizeof *class->owner);
+        class->vacant = malloc((size_t)class->n_slots * sizeof *class->vacant);
         class->arena = clb_os_alloc((size_t)(class->bytes * class->n_slots));
-        if (class->owner == NULL || class->arena == NULL)
+        if (class->owner == NULL || class->vacant == NULL || class->arena == NULL)
             return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for %" PRId32 " experts of %.1f MB",
                             class->n_slots, (double)class->bytes / 1e6);
-        for (int32_t s = 0; s < class->n_slots; s++)
-            class->owner[s] = -1;
-        store->slot_bytes += class->bytes * class->n_slots;
+        clb_store_init_slots(class, store->options.prefetch);
+        atomic_fetch_add(&store->slot_bytes, class->bytes * class->n_slots);
+        atomic_fetch_add(&store->n_slots, class->n_slots);
     }
+    store->unused = malloc((size_t)store->n_slots * sizeof *store->unused);
+    if (store->unused == NULL || !clb_policy_open(&store->policy, store->n_layers, store->n_experts))
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the lists of the expert cache");
     return COLIBRI_OK;
 }
 
@@ -234,17 +237,16 @@ int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *poo
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
-static void count_lookup(clb_store *store, clb_store_item *item, float weight)
+static void count_lookup(clb_store *store, int32_t number)
 {
+    clb_store_item *item = &store->items[number];
     atomic_fetch_add_explicit(&store->lookups, 1, memory_order_relaxed);
     if (!store->streaming)
         return;
-    item->heat = clb_heat_use(item->heat, store->step, weight);
     if (item->state == ITEM_ABSENT)
         atomic_fetch_add_explicit(&store->misses, 1, memory_order_relaxed);
     if (item->guessed) {
-        item->guessed = 0;
-        store->n_unused--;
+        clb_store_set_guessed(store, number, 0);
         atomic_fetch_add_explicit(&store->useful_bytes, clb_item_bytes(item), memory_order_relaxed);
     }
 }
@@ -262,8 +264,9 @@ static void start_reads(clb_store *store)
         int32_t guess = store->guesses[store->n_guesses - 1];
         const clb_store_item *item = &store->items[guess];
         /* Half of the slots stay for what is asked for. */
-        if (item->state == ITEM_ABSENT && (store->n_unused >= store->classes[item->class_index].n_slots / 2 ||
-                                           !clb_store_start_read(store, guess, -1)))
+        const clb_store_class *class = &store->classes[item->class_index];
+        if (item->state == ITEM_ABSENT &&
+            (class->n_guessed >= class->n_slots / 2 || !clb_store_start_read(store, guess, CLB_ORDER_GUESS)))
             return;
         store->n_guesses--;
     }
@@ -279,13 +282,18 @@ int32_t clb_store_request(clb_store *store, int32_t layer, const int32_t *expert
     store->n_handed = 0;
     store->failed = -1;
     store->n_requests++;
-    float weight = rows > CLB_STORE_STEP_ROWS ? CLB_HEAT_PREFILL : 1.0f;
+    int counts = !clb_policy_is_scan(store->n_experts, n, rows);
+    if (store->trace_room > 0)
+        clb_store_record(store, layer, experts, n, rows);
+    if (store->streaming)
+        clb_policy_use(&store->policy, layer, experts, n, rows);
     for (int32_t i = 0; i < n; i++) {
         int32_t number = item_number(store, layer, experts[i]);
         store->wanted[i] = number;
         store->items[number].wanted = 1;
-        store->items[number].uses++;
-        count_lookup(store, &store->items[number], weight);
+        if (counts)
+            atomic_fetch_add_explicit(&store->items[number].uses, 1, memory_order_relaxed);
+        count_lookup(store, number);
     }
     if (store->streaming) {
         clb_store_collect(store, 0);
@@ -363,12 +371,16 @@ void clb_store_release(clb_store *store, const clb_expert *expert)
     assert(item->leases > 0 && store->leases > 0);
     item->leases--;
     store->leases--;
+    if (store->streaming)
+        clb_policy_changed(&store->policy, (int32_t)((item - store->items) / store->n_experts));
 }
 
 void clb_store_forget(clb_store *store)
 {
     for (int32_t i = 0; i < store->n_wanted; i++)
         store->items[store->wanted[i]].wanted = 0;
+    if (store->streaming && store->n_wanted > 0)
+        clb_policy_changed(&store->policy, store->wanted[0] / store->n_experts);
     store->n_wanted = store->next_wanted = store->n_handed = 0;
 }
 
@@ -405,7 +417,9 @@ void clb_store_prefetch_layer(clb_store *store, int32_t layer)
 
 void clb_store_tick(clb_store *store)
 {
-    store->step++;
+    store->trace_steps++;
+    if (store->streaming)
+        clb_policy_tick(&store->policy);
 }
 
 void clb_store_close(clb_store *store)
@@ -413,8 +427,10 @@ void clb_store_close(clb_store *store)
     assert(store->leases == 0);
     clb_io_close(store->io);
     for (int32_t c = 0; c < store->n_classes; c++) {
-        clb_os_free(store->classes[c].arena, (size_t)(store->classes[c].bytes * store->classes[c].n_slots));
+        clb_os_free(store->classes[c].arena,
+                    (size_t)(store->classes[c].bytes * store->classes[c].n_allocated));
         free(store->classes[c].owner);
+        free(store->classes[c].vacant);
     }
     clb_os_free(store->staging_arena, store->staging_arena_bytes);
     free(store->staging);
@@ -423,5 +439,9 @@ void clb_store_close(clb_store *store)
     free(store->items);
     free(store->wanted);
     free(store->guesses);
+    free(store->unused);
+    free(store->warm);
+    free(store->trace);
+    clb_policy_close(&store->policy);
     memset(store, 0, sizeof *store);
 }

@@ -45,9 +45,6 @@ typedef struct {
     int32_t fault;       /* tests, see fault.h */
 } clb_store_options;
 
-/* A request shared by more rows than this is a prompt passing, not a decode step. */
-#define CLB_STORE_STEP_ROWS 64
-
 /* How good a guess is. */
 enum {
     CLB_GUESS_MAYBE = 0, /* right more often than not: only as much as keeps the disk from idling */
@@ -85,7 +82,17 @@ typedef struct {
     int64_t staging_bytes; /* of one buffer */
     uint8_t *staging_arena;
     size_t staging_arena_bytes;
-    uint32_t step; /* decode steps, the clock of heat */
+    clb_policy policy;
+    int32_t *unused; /* [n_unused] items that hold or await a guess nobody has asked for yet */
+    int32_t n_unused;
+    int32_t *warm; /* [n_warm] items to load while idle, hottest first; [next_warm, n_warm) are left */
+    int64_t n_warm, next_warm;
+
+    /* trace, off unless it has room */
+    int32_t *trace; /* ring of words, see colibri_engine_trace */
+    int64_t trace_room, trace_begin, trace_words;
+    int64_t trace_lost;  /* records that found no room */
+    int64_t trace_steps; /* decode steps, also while it is off */
 
     /* the request in progress */
     int32_t *wanted; /* item numbers */
@@ -96,12 +103,13 @@ typedef struct {
     int32_t *guesses; /* last one first */
     int32_t n_guesses;
     int32_t guess_kind;  /* of the list */
-    int32_t n_unused;    /* slots that hold or await a guess nobody has asked for yet */
     int32_t guess_reads; /* guesses are started while fewer reads than this are in flight */
     int32_t failed;      /* item whose read failed, -1 = none */
     clb_io_completion failure;
 
-    int64_t slot_bytes; /* all slots */
+    _Atomic int64_t slot_bytes; /* all slots */
+    _Atomic int32_t n_slots;
+    _Atomic int32_t n_cached; /* slots that hold or await an expert */
     _Atomic int64_t lookups;
     _Atomic int64_t misses;
     _Atomic int64_t bytes_read;
@@ -148,6 +156,23 @@ void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts,
 void clb_store_prefetch_layer(clb_store *store, int32_t layer);
 /* One decode step has begun: the clock of heat. */
 void clb_store_tick(clb_store *store);
+/* Decode steps that asked for an expert; layer as in clb_store_slot. Any thread. */
+int64_t clb_store_uses(const clb_store *store, int32_t layer, int32_t expert);
+/* What was learnt before, as clb_policy_recall takes it: forecast and warm-up start from it. */
+int32_t clb_store_recall(clb_store *store, const int64_t *counts, const double *steps,
+                         const clb_error *error);
+/* Loads the hottest experts into free slots for about max_ms; only between requests. Returns 1 when nothing
+ * is left to do. */
+int clb_store_warm(clb_store *store, int32_t max_ms);
+/* Gives up slots for good until the cache takes no more than so many bytes, at least one slot per size;
+ * their memory goes back to the system. Nothing may be leased or asked for. */
+void clb_store_shrink(clb_store *store, int64_t bytes);
+/* Trace of requests in a ring of so many words, 0 = off; see colibri_engine_trace. */
+int32_t clb_store_trace(clb_store *store, int64_t words, const clb_error *error);
+/* Appends a record; one that finds no room is lost. */
+void clb_store_record(clb_store *store, int32_t layer, const int32_t *experts, int32_t n, int32_t rows);
+/* Moves the oldest record out. Returns its words, 0 = none, or no room for it. */
+int64_t clb_store_take_record(clb_store *store, int32_t *out, int64_t room);
 void clb_store_close(clb_store *store);
 
 #endif

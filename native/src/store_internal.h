@@ -9,8 +9,7 @@ enum { ITEM_ABSENT, ITEM_READING, ITEM_READY };
 typedef struct clb_store_item {
     clb_expert expert;           /* first: what is leased is a pointer to it */
     const clb_entry *entries[3]; /* gate, up, down */
-    clb_heat heat;
-    uint32_t uses;
+    _Atomic uint32_t uses;       /* decode steps that asked for it */
     int32_t class_index;
     int32_t slot; /* in its class, -1 = none */
     int32_t state;
@@ -18,7 +17,8 @@ typedef struct clb_store_item {
     int32_t pending;  /* reads outstanding */
     int32_t failed;   /* one of them failed */
     int32_t wanted;   /* part of the request and not handed out */
-    int32_t guessed;  /* read on a guess and not asked for yet */
+    int32_t guessed;  /* read on a guess and not asked for yet: its place in the list of these plus 1 */
+    int32_t warmed;   /* its read was started while idle */
     uint32_t request; /* the request during which its read started */
     uint8_t *staging;
 } clb_store_item;
@@ -28,8 +28,12 @@ typedef struct clb_store_class {
     int64_t n_items;
     int32_t direct; /* 1 = every expert of it is one aligned packed range */
     int32_t n_slots;
-    int32_t n_used; /* slots [0, n_used) have had an owner */
-    int32_t *owner; /* [n_slots] item or -1 */
+    int32_t n_allocated; /* slots of the arena */
+    int32_t n_used;      /* slots that have an owner */
+    int32_t n_guessed;   /* of those, on a guess nobody has asked for yet */
+    int32_t *vacant;     /* [n_slots - n_used] free slots, last one first */
+    int32_t pool;        /* slots that what was asked for leaves to guesses */
+    int32_t *owner;      /* [n_slots] item or -1 */
     uint8_t *arena;
 } clb_store_class;
 
@@ -53,13 +57,20 @@ int32_t clb_item_ranges(const clb_store_item *item, clb_range out[CLB_MAX_RANGES
 /* Whether the expert may be read straight into a slot. */
 int clb_item_is_direct(const clb_store_item *item);
 int64_t clb_item_bytes(const clb_store_item *item);
-/* A slot of the class for an expert at place `order` of the request (-1 = a guess, which takes a cold one
- * only), with its former expert given up: free, or the coldest evictable one. -1 = none. */
-int32_t clb_store_take_slot(clb_store *store, int32_t class_index, int32_t order);
-/* Forgets where the expert was; its slot's owner is the caller's business. */
-void clb_store_give_up(clb_store *store, clb_store_item *item);
-/* Starts reading an absent expert if slot, staging and queue allow. `order` is its place in the request,
- * -1 = a guess, which takes cold slots only. Returns 1 if started. */
+/* Places in a request that are none. */
+enum { CLB_ORDER_GUESS = -1, CLB_ORDER_WARM = -2 };
+
+/* Makes all slots of a class free. The arrays must be there. */
+void clb_store_init_slots(clb_store_class *class, int prefetch);
+/* A slot of the class, now owned by `item`, which is at place `order` of the request: a free one, or one
+ * whose expert has been given up. A guess keeps to its pool, warming to free slots. -1 = none. */
+int32_t clb_store_take_slot(clb_store *store, int32_t item, int32_t order);
+/* Forgets where the expert was; its slot becomes free. */
+void clb_store_give_up(clb_store *store, int32_t item);
+/* The expert counts as read on a guess, or no longer (it was asked for). */
+void clb_store_set_guessed(clb_store *store, int32_t item, int guessed);
+/* Starts reading an absent expert if slot, staging and queue allow. `order` is its place in the request or
+ * one of the above. Returns 1 if started. */
 int clb_store_start_read(clb_store *store, int32_t item, int32_t order);
 /* Collects finished reads; waits for one if `wait` and something is in flight. */
 void clb_store_collect(clb_store *store, int wait);

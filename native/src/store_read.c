@@ -144,14 +144,15 @@ static void arrive(clb_store *store, int32_t number)
         store->staging[store->n_staging++] = item->staging;
     item->staging = NULL;
     if (!item->failed) {
-        if (store->options.fault == CLB_FAULT_EXPERT_BYTE)
+        if (store->options.fault == CLB_FAULT_EXPERT_BYTE ||
+            (store->options.fault == CLB_FAULT_WARM_BYTE && item->warmed))
             *(uint8_t *)(uintptr_t)item->expert.gate.data ^= 0x5a;
         item->state = ITEM_READY;
+        clb_policy_changed(&store->policy, number / store->n_experts);
         atomic_fetch_add_explicit(&store->bytes_read, clb_item_bytes(item), memory_order_relaxed);
         return;
     }
-    store->classes[item->class_index].owner[item->slot] = -1;
-    clb_store_give_up(store, item);
+    clb_store_give_up(store, number);
     /* A read left over from an earlier request is simply tried again. */
     if (item->wanted && item->request == store->n_requests)
         store->failed = number;
@@ -171,28 +172,20 @@ int clb_store_start_read(clb_store *store, int32_t number, int32_t order)
 {
     clb_store_item *item = &store->items[number];
     clb_store_class *class = &store->classes[item->class_index];
-    int direct = clb_item_is_direct(item), guess = order < 0;
+    int direct = clb_item_is_direct(item);
     clb_range ranges[CLB_MAX_RANGES];
     int32_t n = clb_item_ranges(item, ranges);
     if (clb_io_in_flight(store->io) + n > store->n_reads || (!direct && store->n_staging == 0))
         return 0;
-    int32_t slot = clb_store_take_slot(store, item->class_index, order);
+    int32_t slot = clb_store_take_slot(store, number, order);
     if (slot < 0)
         return 0;
     uint8_t *at = class->arena + slot * class->bytes;
-    class->owner[slot] = number;
-    item->slot = slot;
     item->state = ITEM_READING;
     item->failed = 0;
     item->request = store->n_requests;
     item->pending = n;
-    item->guessed = guess;
-    if (guess) {
-        store->n_unused++;
-        /* So that what a prompt has already used goes first. */
-        if (store->guess_kind == CLB_GUESS_SURE)
-            item->heat = clb_heat_use(item->heat, store->step, CLB_HEAT_PREFILL);
-    }
+    item->warmed = order == CLB_ORDER_WARM;
     item->staging = direct ? NULL : store->staging[--store->n_staging];
     place(item, at);
     uint8_t *target = direct ? at : item->staging;
@@ -212,7 +205,7 @@ int clb_store_start_read(clb_store *store, int32_t number, int32_t order)
     }
     if (item->pending == 0)
         arrive(store, number);
-    if (guess)
+    if (order == CLB_ORDER_GUESS)
         atomic_fetch_add_explicit(&store->guessed_bytes, clb_item_bytes(item), memory_order_relaxed);
     return 1;
 }

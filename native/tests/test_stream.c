@@ -7,6 +7,7 @@
  *              layout; prefill in chunks, decode alone and with mates, slices between which another
  *              session decodes
  *   drafts     depths 1..3: the same tokens, greedy and seeded, resident and streaming
+ *   usage      use counts known or not, cache warm or cold, shrunk in mid-run, trace on: the same bits
  *   faults     a byte that arrives wrong must be noticed; a file cut off in mid-run is a named error and
  *              the engine goes on once it is whole again
  * COLIBRI_TEST_QUICK=1 runs fewer combinations, for emulated processors and sanitizers.
@@ -190,6 +191,167 @@ static void test_interleaved(const flatdump *dump, const source *from, const flo
     colibri_engine_close(engine);
     free(one);
     free(logits);
+}
+
+/* ---- usage --------------------------------------------------------------------------------- */
+
+static int64_t n_counts(const flatdump *dump)
+{
+    return ((int64_t)dump->geometry.n_layers + dump->geometry.n_mtp_layers) * dump->geometry.n_experts;
+}
+
+static int warm_up(colibri_engine *engine)
+{
+    int32_t done = 0;
+    for (int i = 0; i < 100000 && !done; i++)
+        if (colibri_engine_warm(engine, 1, &done, err, sizeof err) != COLIBRI_OK)
+            return 0;
+    return done;
+}
+
+static colibri_engine_snapshot_t counters(const colibri_engine *engine)
+{
+    colibri_engine_snapshot_t s = {.struct_size = sizeof s};
+    colibri_engine_snapshot(engine, &s);
+    return s;
+}
+
+/* What an engine has learnt, told to another one: the same bits, fewer reads once it is warm. */
+static void test_usage(const flatdump *dump, const source *from, const float *expected, float *got)
+{
+    const flatdump_prompt *p = longest(dump);
+    int32_t n = p->n_prompt + p->n_greedy, n_experts = dump->geometry.n_experts;
+    size_t bytes = (size_t)n * (size_t)dump->geometry.vocab * sizeof *got;
+    int64_t *counts = calloc((size_t)n_counts(dump), sizeof *counts), total = 0;
+    colibri_engine_options o = defaults();
+    o.expert_slots = 6;
+    colibri_engine *engine = open_engine(from, &o);
+    CHECK(run(engine, dump, p, n / 2, 0, got));
+    CHECK(colibri_engine_usage(engine, counts, n_counts(dump) - 1, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    CHECK(colibri_engine_usage(engine, counts, n_counts(dump), err, sizeof err) == COLIBRI_OK);
+    for (int64_t i = 0; i < n_counts(dump); i++) {
+        total += counts[i];
+        int64_t layer = i / n_experts;
+        if (layer >= dump->geometry.n_layers || !dump->geometry.layer_sparse[layer])
+            CHECK_MSG(counts[i] == 0, "%s: layer %lld without experts was used", from->path,
+                      (long long)layer);
+    }
+    CHECK_MSG(total >= n - n / 2, "%s: %lld uses counted", from->path, (long long)total);
+    colibri_engine_close(engine);
+
+    for (int warm = 0; warm < 2; warm++) {
+        engine = open_engine(from, &o);
+        CHECK(colibri_engine_set_usage(engine, counts, n_counts(dump), err, sizeof err) == COLIBRI_OK);
+        CHECK(!warm || warm_up(engine));
+        colibri_engine_snapshot_t s = counters(engine);
+        CHECK_MSG((s.expert_bytes_read > 0) == warm && s.expert_misses == 0, "%s: warming read %lld bytes",
+                  from->path, (long long)s.expert_bytes_read);
+        CHECK_MSG(run(engine, dump, p, n / 2, 0, got) && memcmp(expected, got, bytes) == 0,
+                  "%s: use counts%s changed the logits: %s", from->path, warm ? " and a warm cache" : "",
+                  err);
+        colibri_engine_close(engine);
+    }
+    /* The test can fail: an expert that warming damages shows. */
+    o.fault = CLB_FAULT_WARM_BYTE;
+    engine = open_engine(from, &o);
+    CHECK(colibri_engine_set_usage(engine, counts, n_counts(dump), err, sizeof err) == COLIBRI_OK);
+    CHECK(warm_up(engine) && run(engine, dump, p, 1, 0, got));
+    CHECK_MSG(memcmp(expected, got, bytes) != 0, "%s: a damaged expert of a warm cache went unnoticed",
+              from->path);
+    colibri_engine_close(engine);
+    o.fault = 0;
+
+    /* R173: experts known to be hot that nobody asks for any more leave no slot unused. */
+    for (int64_t i = 0; i < n_counts(dump); i++)
+        counts[i] = counts[i] > 0 ? 0 : 1000000;
+    engine = open_engine(from, &o);
+    CHECK(colibri_engine_set_usage(engine, counts, n_counts(dump), err, sizeof err) == COLIBRI_OK);
+    CHECK_MSG(run(engine, dump, p, n / 2, 0, got) && memcmp(expected, got, bytes) == 0,
+              "%s: wrong use counts changed the logits", from->path);
+    colibri_engine_snapshot_t s = counters(engine);
+    CHECK_MSG(s.cached_experts == s.expert_slots, "%s: %d of %d slots are used", from->path,
+              (int)s.cached_experts, (int)s.expert_slots);
+    colibri_engine_close(engine);
+    free(counts);
+}
+
+/* R154: a cache made smaller in mid-run stays so, and answers stay the same. */
+static void test_shrink(const flatdump *dump, const source *from, const float *expected, float *got)
+{
+    const flatdump_prompt *p = longest(dump);
+    int32_t n = p->n_prompt + p->n_greedy;
+    size_t bytes = (size_t)n * (size_t)dump->geometry.vocab * sizeof *got;
+    colibri_engine_options o = defaults();
+    o.expert_slots = 12;
+    colibri_engine *engine = open_engine(from, &o);
+    CHECK(run(engine, dump, p, n / 2, 0, got));
+    colibri_engine_snapshot_t before = counters(engine);
+    CHECK(colibri_engine_shrink(engine, before.expert_bytes / 2, err, sizeof err) == COLIBRI_OK);
+    colibri_engine_snapshot_t after = counters(engine);
+    CHECK_MSG(after.expert_bytes <= before.expert_bytes / 2 &&
+                  after.expert_slots <= before.expert_slots / 2 && after.weight_bytes < before.weight_bytes,
+              "%s: %lld bytes of experts remain", from->path, (long long)after.expert_bytes);
+    for (int round = 0; round < 3; round++) {
+        CHECK_MSG(run(engine, dump, p, n / 2, round, got) && memcmp(expected, got, bytes) == 0,
+                  "%s: a smaller cache changed the logits: %s", from->path, err);
+        colibri_engine_snapshot_t s = counters(engine);
+        CHECK_MSG(s.cached_experts <= after.expert_slots && s.expert_bytes == after.expert_bytes,
+                  "%s: slots crept back: %d of %d", from->path, (int)s.cached_experts,
+                  (int)after.expert_slots);
+    }
+    CHECK(colibri_engine_shrink(engine, 0, err, sizeof err) == COLIBRI_OK);
+    CHECK(run(engine, dump, p, n / 2, 0, got) && memcmp(expected, got, bytes) == 0);
+    colibri_engine_close(engine);
+    o.expert_slots = 0;
+    engine = open_engine(from, &o);
+    CHECK(colibri_engine_shrink(engine, 1, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    colibri_engine_close(engine);
+}
+
+/* Recording changes nothing, and what it records can be replayed. A full ring loses, and says so. */
+static void test_trace(const flatdump *dump, const source *from, const float *expected, float *got)
+{
+    const flatdump_prompt *p = longest(dump);
+    int32_t n = p->n_prompt + p->n_greedy, steps = n - n / 2;
+    size_t bytes = (size_t)n * (size_t)dump->geometry.vocab * sizeof *got;
+    int64_t room = 1 << 20, words = 0, lost = 0;
+    int32_t *records = malloc((size_t)room * sizeof *records);
+    for (int slots = 0; slots < 5; slots += 4) {
+        colibri_engine_options o = defaults();
+        o.expert_slots = slots;
+        colibri_engine *engine = open_engine(from, &o);
+        CHECK(colibri_engine_trace(engine, room, err, sizeof err) == COLIBRI_OK);
+        CHECK(run(engine, dump, p, n / 2, 0, got) && memcmp(expected, got, bytes) == 0);
+        CHECK(colibri_engine_trace_read(engine, records, room, &words, &lost, err, sizeof err) == COLIBRI_OK);
+        CHECK_MSG(words > 0 && lost == 0, "%s: %lld words, %lld lost: %s", from->path, (long long)words,
+                  (long long)lost, err);
+        int32_t decoded = 0, last = -1;
+        for (int64_t at = 0; at < words; at += 4 + records[at + 3])
+            if (records[at + 2] == 1 && records[at] != last) {
+                CHECK(records[at + 3] == dump->geometry.experts_per_token);
+                last = records[at];
+                decoded++;
+            }
+        CHECK_MSG(decoded == steps, "%s: %d of %d steps recorded", from->path, (int)decoded, (int)steps);
+        const colibri_replay_options options = {.struct_size = sizeof options,
+                                                .n_layers = dump->geometry.n_layers,
+                                                .n_experts = dump->geometry.n_experts,
+                                                .slots = 8};
+        colibri_replay_result result = {.struct_size = sizeof result};
+        CHECK_MSG(colibri_policy_replay(&options, records, words, &result, err, sizeof err) == COLIBRI_OK &&
+                      result.lookups > 0,
+                  "%s: replay: %s", from->path, err);
+        CHECK(colibri_engine_trace(engine, 16, err, sizeof err) == COLIBRI_OK);
+        CHECK(run(engine, dump, p, n / 2, 0, got) && memcmp(expected, got, bytes) == 0);
+        CHECK(colibri_engine_trace_read(engine, records, room, &words, &lost, err, sizeof err) == COLIBRI_OK);
+        CHECK(words <= 16 && lost > 0);
+        CHECK(colibri_engine_trace(engine, 0, err, sizeof err) == COLIBRI_OK);
+        CHECK(run(engine, dump, p, n / 2, 0, got));
+        CHECK(colibri_engine_trace_read(engine, records, room, &words, &lost, err, sizeof err) == COLIBRI_OK);
+        CHECK(words == 0 && lost == 0);
+        colibri_engine_close(engine);
+    }
+    free(records);
 }
 
 /* ---- drafts -------------------------------------------------------------------------------- */
@@ -418,6 +580,9 @@ static void test_dump(const char *path)
         colibri_engine_close(resident);
         test_placement(&dump, &plain, expected, got);
         test_interleaved(&dump, &plain, expected);
+        test_usage(&dump, &plain, expected, got);
+        test_shrink(&dump, &plain, expected, got);
+        test_trace(&dump, &plain, expected, got);
         test_wrong_byte(&dump, &plain, expected, got);
         test_cut_off(&dump, &plain, expected, got);
         test_budget(&dump, &plain, expected, got);

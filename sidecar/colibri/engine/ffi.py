@@ -91,6 +91,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     useful_bytes: int
     wasted_bytes: int
     disk_wait_ns: int
+    cached_experts: int
 
 
 class Plan(msgspec.Struct, frozen=True):
