@@ -308,9 +308,17 @@ void colibri_session_close(colibri_session *session);
 int32_t colibri_session_length(const colibri_session *session);
 /* Copies up to `n` token ids from the start of the history; returns the number copied. */
 int32_t colibri_session_tokens(const colibri_session *session, int32_t *out, int32_t n);
-/* Drops everything from position `length` on (0 empties it) and any unfinished prefill. The logits
- * are gone until the next token. Refused if length is larger than what is held. */
+/* Drops everything from position `length` on (0 empties it), an unfinished or parked prefill included. With
+ * exactly the length that is held nothing is dropped and an unfinished prefill is parked. The logits are
+ * gone until the next token. Refused if length is larger than what is held. */
 int32_t colibri_session_truncate(colibri_session *session, int32_t length, char *err, size_t err_len);
+
+/* Tokens of the parked chunk, 0 = none. A prefill that was cancelled, or whose reading failed, inside a chunk
+ * leaves that chunk parked: colibri_session_length does not count its tokens, but a prefill from the same
+ * position whose tokens begin with the chunk's goes on where it stopped, and nothing that was read for it is
+ * read again. Any other prefill, a decode step, a draft, a truncation below, and memory that is needed
+ * elsewhere drop it. */
+int32_t colibri_session_parked(const colibri_session *session);
 
 /* ---- KV blocks: sharing, leaving the engine and coming back ----
  * KV comes in blocks of block_tokens positions, all layers together. Sessions share blocks until one of
@@ -343,8 +351,10 @@ int32_t colibri_session_import_block(colibri_session *session, const int32_t *to
  * token (must stay valid until the prefill has finished). Ids outside the vocabulary are refused. */
 int32_t colibri_prefill_start(colibri_session *session, const int32_t *tokens, int32_t n, float *logits,
                               char *err, size_t err_len);
-/* One slice: returns after the first layer boundary at which `max_ms` have passed (0 = to the end).
- * COLIBRI_ERROR_CANCELLED keeps what is finished: tokens_done tells how much the session holds. */
+/* Works for about `max_ms`: returns when they have passed, also while waiting for the disk (0 = to the end;
+ * negative = one small slice, for tests). After COLIBRI_ERROR_CANCELLED or COLIBRI_ERROR_IO what is finished
+ * is kept: tokens_done tells how much the session holds, colibri_session_parked what can be resumed. Other
+ * failures drop the unfinished chunk. */
 int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_prefill_progress *progress,
                              char *err, size_t err_len);
 
@@ -373,8 +383,9 @@ int32_t colibri_session_sample(colibri_session *session, const colibri_sampling 
 int32_t colibri_session_logits(const colibri_session *session, float *out, int32_t n, char *err,
                                size_t err_len);
 
-/* Any thread. The running or next prefill step of this session returns COLIBRI_ERROR_CANCELLED at
- * its next layer boundary; the flag is then cleared. */
+/* Any thread. The running or next prefill step of this session returns COLIBRI_ERROR_CANCELLED after the
+ * slice that it is in, or within a quarter of a second while it waits for the disk; the flag is then
+ * cleared. */
 void colibri_session_cancel(colibri_session *session);
 
 /* Cache policies that a trace of routed experts can be replayed through. */

@@ -76,6 +76,15 @@ static uint8_t *take_block(colibri_engine *engine)
     return block;
 }
 
+/* The same, and what is parked goes for it. */
+static uint8_t *need_block(colibri_engine *engine)
+{
+    uint8_t *block = take_block(engine);
+    while (block == NULL && clb_session_drop_oldest(engine))
+        block = take_block(engine);
+    return block;
+}
+
 static int32_t no_block(const colibri_engine *engine, int32_t length, const clb_error *error)
 {
     return clb_fail(error, COLIBRI_ERROR_MEMORY,
@@ -108,7 +117,7 @@ int32_t clb_session_own(colibri_session *session, int32_t first, const clb_error
             continue;
         if (engine->options.fault == CLB_FAULT_SHARED_BLOCK)
             continue;
-        uint8_t *own = take_block(engine);
+        uint8_t *own = need_block(engine);
         if (own == NULL)
             return no_block(engine, session->length, error);
         memcpy(own, shared, (size_t)payload_bytes(engine));
@@ -126,7 +135,7 @@ int32_t clb_session_reserve(colibri_session *session, int32_t length, const clb_
     if (status != COLIBRI_OK)
         return status;
     while (session->n_blocks < want) {
-        uint8_t *block = take_block(engine);
+        uint8_t *block = need_block(engine);
         if (block == NULL) {
             clb_blocks_keep(session, had);
             return no_block(engine, length, error);
@@ -238,11 +247,12 @@ int32_t colibri_session_import_block(colibri_session *session, const int32_t *to
         return clb_fail(&error, COLIBRI_ERROR_CONTEXT, "the context of %" PRId32 " tokens is full",
                         engine->context);
     int32_t status = clb_check_tokens(engine, tokens, n, &error);
-    if (status == COLIBRI_OK)
-        status = clb_session_reserve(session, session->length + n, &error);
     if (status != COLIBRI_OK)
         return status;
     clb_session_drop_pending(session);
+    status = clb_session_reserve(session, session->length + n, &error);
+    if (status != COLIBRI_OK)
+        return status;
     memcpy(session->blocks[session->length / CLB_SPAN], data, (size_t)bytes);
     memcpy(session->tokens + session->length, tokens, (size_t)n * sizeof *tokens);
     session->length += n;

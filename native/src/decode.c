@@ -53,8 +53,7 @@ static void sort_guesses(int32_t *ids, float *weights, int32_t n)
 
 /* Runs the next layer's router one layer early and tells the store, which may read ahead. Called while
  * this layer's missing experts are on their way, so it takes no time from the disk. */
-static int32_t guess_next(colibri_engine *engine, const clb_batch *batch, int32_t layer,
-                          const clb_error *error)
+int32_t clb_guess_next(colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error)
 {
     clb_moe_layer moe;
     if (!engine->store.streaming || engine->options.no_prefetch || !engine->family->moe(engine, layer, &moe))
@@ -97,7 +96,7 @@ int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t
         if (status == COLIBRI_OK)
             status = clb_moe_begin(engine, &moe, ids, weights, batch->n, &plan, error);
         if (status == COLIBRI_OK && layer + 1 < g->n_layers)
-            status = guess_next(engine, batch, layer + 1, error);
+            status = clb_guess_next(engine, batch, layer + 1, error);
         if (status == COLIBRI_OK)
             status = clb_moe_run(engine, &moe, &plan, h, batch->x, error);
         clb_store_forget(&engine->store);
@@ -137,6 +136,10 @@ int32_t colibri_decode_many(colibri_session *const *sessions, const int32_t *tok
         return -rows;
     colibri_engine *engine = sessions[0]->engine;
     const colibri_geometry *g = &engine->geometry;
+    /* What is appended now takes the place of a parked chunk. */
+    for (int32_t i = 0; i < n; i++)
+        if (sessions[i]->chunk.n > 0)
+            clb_session_drop_pending(sessions[i]);
     int32_t rope_dim = engine->family->rope_dim(g), row = 0, status = COLIBRI_OK;
     clb_run runs[CLB_MAX_BATCH];
     float *rope = malloc((size_t)rows * (size_t)rope_dim * sizeof *rope);

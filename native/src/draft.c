@@ -93,6 +93,8 @@ int32_t colibri_session_draft(colibri_session *session, int32_t next, int32_t de
     int32_t rows = session->n_hidden;
     if (depth < 1 || rows == 0)
         return COLIBRI_OK;
+    if (session->chunk.n > 0)
+        clb_session_drop_pending(session); /* a parked chunk has keys where the drafts' go */
     /* The layer's rows for the kept hidden states lie before the length. */
     status = clb_session_own(session, session->length - rows, &error);
     if (status == COLIBRI_OK)

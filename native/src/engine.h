@@ -29,6 +29,8 @@
  * its keys, which only makes later drafts worse. */
 #define CLB_MAX_HIDDEN 64
 #define CLB_MAX_DRAFTS 3
+/* Phases of a prefill chunk (session.h). */
+#define CLB_N_PHASES 6
 
 /* One kind of state that a layer keeps per token, and where it lies inside a KV block of CLB_SPAN
  * tokens. A block holds all layers. Windowed K/V and rolling state are further kinds of the same list. */
@@ -132,6 +134,9 @@ struct colibri_engine {
     void *model; /* the family's weights */
     int32_t context;
     int32_t prefill_chunk;
+    int32_t n_chunks;                 /* in memory, of all sessions; at most clb_sessions() */
+    colibri_session *parked;          /* sessions with a parked chunk, the one parked longest first */
+    double row_seconds[CLB_N_PHASES]; /* of prefill slices lately, per row; 0 = not known */
     int32_t kv_f32;
     int32_t sparse_attention;
     int32_t has_mtp;
@@ -174,15 +179,17 @@ typedef struct {
     int32_t first;    /* position of row 0 */
     int32_t layer;    /* layers finished */
     int32_t drafting; /* 1 = the rows are those of the MTP layer, which runs as layer n_layers */
-    int32_t phase;    /* of the current layer, see session.c */
+    int32_t phase;    /* of the current layer, see clb_phase in session.h */
     int32_t row;      /* rows done in this phase */
     int32_t expert;   /* experts done in this phase */
+    int32_t before;   /* 1 = the MTP layer's first row is that of the position before the chunk */
     uint8_t *memory;
     size_t bytes;
     float *x;
     float *rope;
+    float *last; /* [hidden] normed output of the trunk for the last row */
     int32_t *selected, *n_selected;
-    /* Layers with experts only */
+    /* Layers with experts only. h: one row more than n, see PHASE_HEAD. */
     float *h, *sum;
     int32_t *ids;
     float *weights;
@@ -209,11 +216,13 @@ struct colibri_session {
     int32_t n_hidden;
     int32_t hidden_end; /* length of the session when the last one was kept */
     atomic_int cancel;
-    /* Prefill in progress: pending tokens lie in tokens[length ...]. */
+    /* Prefill in progress: pending tokens lie in tokens[length ...]. A chunk without pending tokens is
+     * parked: its own tokens lie there, and a prefill that begins with them goes on in it. */
     int32_t pending; /* tokens not yet in the session */
     int32_t total;   /* as announced */
     float *all_logits;
     clb_chunk chunk;
+    struct colibri_session *next_parked; /* in engine->parked */
 };
 
 /* ---- graph helpers (graph.c) ---- */

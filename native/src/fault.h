@@ -11,6 +11,7 @@ enum {
     CLB_FAULT_NAN = 3,          /* layer 1 turns position 3 into NaN */
     CLB_FAULT_EXPERT_BYTE = 4,  /* an expert read from disk arrives with one wrong byte */
     CLB_FAULT_SHARED_BLOCK = 5, /* a session writes into a KV block that another one holds too */
+    CLB_FAULT_PARKED = 6,       /* a parked chunk comes back with one value changed */
     CLB_FAULT_POLICY = 20,      /* colibri_policy_replay gives up the expert that is expected soonest */
     CLB_FAULT_GUESSES = 21,     /* its guesses push out what they like */
     CLB_FAULT_WARM_BYTE = 22    /* an expert loaded while idle arrives with one wrong byte */

@@ -4,10 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* A prefill group ends at the first of these: enough rows to fill the team, little enough scratch. */
-#define GROUP_EXPERTS 32
-#define GROUP_ROWS 512
-
 typedef struct {
     colibri_engine *engine;
     const clb_moe_plan *plan;
@@ -194,7 +190,7 @@ int32_t clb_moe_begin(colibri_engine *engine, const clb_moe_layer *layer, const 
     if (!memory || !cursor)
         return no_memory(error, n);
     clb_moe_plan_make(plan, memory, n, k, n_experts, ids, weights, cursor);
-    return clb_moe_announce(engine, layer, plan, 0, error);
+    return clb_moe_announce(engine, layer, plan, 0, 0, error);
 }
 
 int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
@@ -236,7 +232,7 @@ int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const cl
 /* ---- prefill ------------------------------------------------------------------------------- */
 
 int32_t clb_moe_announce(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
-                         int32_t from, const clb_error *error)
+                         int32_t from, int again, const clb_error *error)
 {
     int32_t *active = clb_scratch_get(&engine->scratch, (size_t)plan->n_experts * sizeof *active), n = 0;
     if (active == NULL)
@@ -244,18 +240,20 @@ int32_t clb_moe_announce(colibri_engine *engine, const clb_moe_layer *layer, con
     for (int32_t e = from; e < plan->n_experts; e++)
         if (plan->first[e + 1] > plan->first[e])
             active[n++] = e;
-    return clb_store_request(&engine->store, layer->store_layer, active, n, plan->n, error);
+    return clb_store_request(&engine->store, layer->store_layer, active, n, again ? 0 : plan->n, error);
 }
 
 int32_t clb_moe_group(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
-                      const float *h, float *sum, int32_t *next, const clb_error *error)
+                      const float *h, float *sum, int32_t *next, int32_t most, int32_t most_rows,
+                      const clb_error *error)
 {
-    const clb_expert *experts[GROUP_EXPERTS];
-    int32_t ids[GROUP_EXPERTS];
+    const clb_expert *experts[CLB_GROUP_EXPERTS];
+    int32_t ids[CLB_GROUP_EXPERTS];
     /* Experts come back in ascending order, so a group is a contiguous range of slots. */
     int32_t n = 0, rows = 0, status = COLIBRI_OK;
-    while (n < GROUP_EXPERTS && rows < GROUP_ROWS) {
-        int32_t got = clb_store_next(&engine->store, n == 0 ? 1 : 2, experts + n, ids + n, 1, error);
+    while (n < most && rows < most_rows) {
+        int32_t got = clb_store_next(&engine->store, n == 0 ? CLB_NEXT_ORDER : CLB_NEXT_IF_READY, experts + n,
+                                     ids + n, 1, error);
         if (got < 0)
             status = -got;
         if (got <= 0)

@@ -12,6 +12,10 @@
 
 #include "engine.h"
 
+/* A prefill group ends at the first of these: enough rows to fill the team, little enough scratch. */
+#define CLB_GROUP_EXPERTS 32
+#define CLB_GROUP_ROWS 512
+
 /* Which rows each expert has. */
 typedef struct clb_moe_plan {
     int32_t n; /* rows */
@@ -37,13 +41,16 @@ int32_t clb_moe_begin(colibri_engine *engine, const clb_moe_layer *layer, const 
 int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
                     const float *h, float *x, const clb_error *error);
 
-/* Announces the experts of a plan from number `from` on, in ascending order. */
+/* Announces the experts of a plan from number `from` on, in ascending order. `again` = after an
+ * interruption. */
 int32_t clb_moe_announce(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
-                         int32_t from, const clb_error *error);
-/* Computes the next few announced experts and adds them to sum [n][hidden]. *next becomes the number
- * of the first expert not yet done; plan->n_experts when all are. */
+                         int32_t from, int again, const clb_error *error);
+/* Computes the next few announced experts, at most `most` of them and little more than `most_rows` rows, and
+ * adds them to sum [n][hidden]. *next becomes the number of the first expert not yet done;
+ * plan->n_experts when all are. */
 int32_t clb_moe_group(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
-                      const float *h, float *sum, int32_t *next, const clb_error *error);
+                      const float *h, float *sum, int32_t *next, int32_t most, int32_t most_rows,
+                      const clb_error *error);
 /* x[row] += sum[row] + shared expert(h[row]) for n rows. Changes sum. */
 int32_t clb_moe_finish(colibri_engine *engine, const clb_moe_layer *layer, const float *h, float *sum,
                        int32_t n, float *x, const clb_error *error);

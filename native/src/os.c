@@ -125,6 +125,12 @@ double clb_os_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+void clb_os_sleep(double seconds)
+{
+    time_t whole = (time_t)seconds;
+    nanosleep(&(struct timespec){whole, (long)((seconds - (double)whole) * 1e9)}, NULL);
+}
+
 int clb_os_cores(void)
 {
 #if defined(__linux__)

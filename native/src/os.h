@@ -25,6 +25,7 @@ void clb_os_close(int file);
 int64_t clb_os_read_at(int file, void *out, int64_t bytes, int64_t offset);
 
 double clb_os_seconds(void); /* monotonic */
-int clb_os_cores(void);      /* cores this process may use, at least 1 */
+void clb_os_sleep(double seconds);
+int clb_os_cores(void); /* cores this process may use, at least 1 */
 
 #endif

@@ -3,20 +3,60 @@
  *   chunk: up to prefill_chunk tokens
  *     layer 0:  ATTEND rows | ROUTE or MLP rows | EXPERTS by number | FINISH rows
  *     layer 1:  ...
- *     head:     logits of the last row (or of all)
- *     drafts:   the MTP layer as one more layer, over the same positions less one (draft.c)
+ *     HEAD rows: norm, logits of the last row (or of all)
+ *     drafts:   JOIN rows, then the MTP layer as one more layer, over the same positions less one (draft.c)
  *
  * Each expert is read once per chunk, so the longer the chunk the fewer bytes per token. A slice is
- * some rows or some experts; between two slices other sessions may decode. All that a layer's rest
- * needs lies in the chunk's own memory. */
+ * some rows or some experts, as many as fit in the time given; between two slices other sessions may
+ * decode. All that a layer's rest needs lies in the chunk's own memory and in the session's KV blocks, so a
+ * prefill that is cancelled, or whose reading fails, can be parked and taken up again at the same slice. */
 #include "session.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "fault.h"
 #include "moe.h"
 #include "os.h"
+
+/* Most rows of a slice: wide enough for the GEMM's peak, and temporaries do not grow with the chunk. */
+#define SLICE_ROWS 512
+/* Fewest, and fewest that are worth beginning when a step's time is nearly over. */
+#define LEAST_ROWS 32
+#define GOOD_ROWS 128
+/* Rows of the first slice of a phase, whose speed is not known yet. */
+#define FIRST_ROWS 64
+/* Rows and experts where a step is asked for one slice. */
+#define SINGLE_ROWS 16
+#define SINGLE_EXPERTS 2
+/* Longest wait for a read before the cancel flag is looked at again. */
+#define WAIT_SECONDS 0.25
+/* Tokens per expert from which on a chunk is taken to touch nearly all of them. */
+#define SURE_TOKENS 16
+
+/* ---- start --------------------------------------------------------------------------------- */
+
+/* Takes up the parked chunk if the new tokens begin with its own, else drops it. */
+static void resume_parked(colibri_session *session, const int32_t *tokens, int32_t n, const float *logits)
+{
+    clb_chunk *chunk = &session->chunk;
+    if (chunk->n == 0)
+        return;
+    int same = n >= chunk->tokens &&
+               memcmp(session->tokens + session->length, tokens, (size_t)chunk->tokens * sizeof *tokens) == 0;
+    /* Behind the head the trunk's rows are gone, and with them the logits of all but the last one. */
+    int past_head = chunk->drafting || chunk->phase == CLB_PHASE_JOIN;
+    if (!same || (logits != NULL && past_head)) {
+        clb_session_drop_pending(session);
+        return;
+    }
+    clb_session_unpark(session);
+    if (chunk->phase == CLB_PHASE_HEAD && logits != NULL)
+        chunk->row = 0;
+    if (session->engine->options.fault == CLB_FAULT_PARKED)
+        chunk->x[(int64_t)(chunk->n - 1) * session->engine->geometry.hidden] *= 1.0f + 0x1p-6f;
+}
 
 int32_t colibri_prefill_start(colibri_session *session, const int32_t *tokens, int32_t n, float *logits,
                               char *err, size_t err_len)
@@ -36,6 +76,7 @@ int32_t colibri_prefill_start(colibri_session *session, const int32_t *tokens, i
                         "%" PRId32 " tokens do not fit: the context holds %" PRId32 ", %" PRId32
                         " are in use",
                         n, engine->context, session->length);
+    resume_parked(session, tokens, n, logits);
     memcpy(session->tokens + session->length, tokens, (size_t)n * sizeof *tokens);
     session->pending = n;
     session->total = n;
@@ -44,13 +85,7 @@ int32_t colibri_prefill_start(colibri_session *session, const int32_t *tokens, i
     return COLIBRI_OK;
 }
 
-/* Phases of a layer over a chunk. */
-enum { PHASE_ATTEND, PHASE_MLP, PHASE_EXPERTS, PHASE_FINISH };
-/* Rows that attention, MLP and router take at once: wide enough for the GEMM's peak, and their
- * temporaries do not grow with the chunk. */
-#define PHASE_ROWS 512
-/* Tokens per expert from which on a chunk is taken to touch nearly all of them. */
-#define SURE_TOKENS 16
+/* ---- a chunk's memory ------------------------------------------------------------------------ */
 
 /* Takes `bytes` from a chunk's memory, or only counts them while `base` is NULL. */
 static void *carve(uint8_t *base, size_t *used, size_t bytes)
@@ -66,11 +101,12 @@ static void lay_out(const colibri_engine *engine, clb_chunk *chunk, uint8_t *bas
     size_t n = (size_t)chunk->n, k = (size_t)g->experts_per_token, used = 0;
     chunk->x = carve(base, &used, n * (size_t)g->hidden * sizeof(float));
     chunk->rope = carve(base, &used, n * (size_t)engine->family->rope_dim(g) * sizeof(float));
+    chunk->last = carve(base, &used, (size_t)g->hidden * sizeof(float));
     chunk->selected = carve(base, &used, n * (size_t)g->index_topk * sizeof(int32_t));
     chunk->n_selected = carve(base, &used, n * sizeof(int32_t));
-    /* The MTP layer reads the normed rows of the whole chunk from h. */
+    /* The MTP layer reads the normed rows of the whole chunk, and of the position before it, from h. */
     if (g->n_experts > 0) {
-        chunk->h = carve(base, &used, n * (size_t)g->hidden * sizeof(float));
+        chunk->h = carve(base, &used, (n + 1) * (size_t)g->hidden * sizeof(float));
         chunk->sum = carve(base, &used, n * (size_t)g->hidden * sizeof(float));
         chunk->ids = carve(base, &used, n * k * sizeof(int32_t));
         chunk->weights = carve(base, &used, n * k * sizeof(float));
@@ -94,7 +130,7 @@ int64_t clb_slice_bytes(const colibri_engine *engine, int32_t tokens)
     const colibri_geometry *g = &engine->geometry;
     if (tokens < CLB_MAX_BATCH)
         tokens = CLB_MAX_BATCH; /* of a decode step */
-    int64_t rows = tokens < PHASE_ROWS ? tokens : PHASE_ROWS;
+    int64_t rows = tokens < SLICE_ROWS ? tokens : SLICE_ROWS;
     /* Every token may want the same expert, on top of a group that is nearly full (moe.c). */
     int64_t experts = g->n_experts > 0 ? (rows + tokens) * (2 * (int64_t)g->expert_ffn + g->hidden) : 0;
     int64_t widest = rows * engine->family->row_floats(g);
@@ -118,12 +154,18 @@ static int32_t start_chunk(colibri_session *session, const clb_error *error)
     chunk->tokens = n;
     chunk->first = session->length;
     lay_out(engine, chunk, NULL);
-    chunk->memory = clb_os_alloc(chunk->bytes);
+    /* The budget holds one chunk for each session that it was made for. */
+    while (engine->n_chunks >= clb_sessions(engine) && clb_session_drop_oldest(engine))
+        continue;
+    do
+        chunk->memory = clb_os_alloc(chunk->bytes);
+    while (chunk->memory == NULL && clb_session_drop_oldest(engine));
     if (chunk->memory == NULL) {
         memset(chunk, 0, sizeof *chunk);
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for a prefill chunk of %" PRId32 " tokens",
                         n);
     }
+    engine->n_chunks++;
     lay_out(engine, chunk, chunk->memory);
     clb_embed(engine, session->tokens + session->length, chunk->x, n);
     clb_rope_table(engine, chunk->rope, session->length, n);
@@ -152,40 +194,248 @@ static void next_phase(clb_chunk *chunk, int32_t phase)
     chunk->expert = 0;
 }
 
-/* One slice of the current layer: some rows of attention, MLP or router, or a group of experts. */
-static int32_t run_slice(colibri_session *session, const clb_error *error)
+/* ---- how much a slice does ------------------------------------------------------------------- */
+
+/* What bounds a step. */
+typedef struct {
+    double stop; /* clb_os_seconds; 0 = no limit */
+    int single;  /* after one small slice */
+    int slices;  /* done so far */
+    int over;
+} step_limit;
+
+/* Rows of the next slice: as many as the time left allows by the speed of the last slices of this phase. 0
+ * = the step is over. Cutting differently changes no bit. */
+static int32_t fit_rows(const colibri_engine *engine, const step_limit *limit, int32_t phase, int32_t left)
+{
+    int32_t most = left < SLICE_ROWS ? left : SLICE_ROWS;
+    if (limit->single)
+        return most < SINGLE_ROWS ? most : SINGLE_ROWS;
+    if (limit->stop <= 0)
+        return most;
+    double per_row = engine->row_seconds[phase], time = limit->stop - clb_os_seconds(),
+           fit = per_row > 0 ? time / per_row : FIRST_ROWS;
+    if (fit >= most)
+        return most;
+    if (limit->slices > 0 && fit < GOOD_ROWS)
+        return 0;
+    return fit < LEAST_ROWS ? (most < LEAST_ROWS ? most : LEAST_ROWS)
+                            : (int32_t)fit / LEAST_ROWS * LEAST_ROWS;
+}
+
+static void note_speed(colibri_engine *engine, int32_t phase, int32_t rows, double seconds)
+{
+    double *per_row = &engine->row_seconds[phase], now = seconds / rows;
+    *per_row = *per_row > 0 ? (*per_row + now) / 2 : now;
+}
+
+/* ---- slices -------------------------------------------------------------------------------- */
+
+/* Some announced experts, those that have arrived. */
+static int32_t run_experts(colibri_session *session, step_limit *limit, const clb_error *error)
+{
+    colibri_engine *engine = session->engine;
+    clb_chunk *chunk = &session->chunk;
+    clb_moe_layer moe;
+    engine->family->moe(engine, chunk->layer, &moe);
+    int32_t before = chunk->expert, n_experts = engine->geometry.n_experts,
+            rows = fit_rows(engine, limit, CLB_PHASE_EXPERTS, SLICE_ROWS);
+    if (rows == 0) {
+        limit->over = 1;
+        return COLIBRI_OK;
+    }
+    double start = clb_os_seconds(), until = start + WAIT_SECONDS;
+    if (limit->stop > 0 && limit->stop < until)
+        until = limit->stop;
+    clb_scratch_reset(&engine->scratch);
+    if (!clb_store_wait(&engine->store, until))
+        return COLIBRI_OK;
+    start = clb_os_seconds();
+    int32_t status = clb_moe_group(engine, &moe, chunk->plan, chunk->h, chunk->sum, &chunk->expert,
+                                   limit->single ? SINGLE_EXPERTS : CLB_GROUP_EXPERTS, rows, error);
+    clb_note_progress(engine);
+    int32_t done = chunk->plan->first[chunk->expert] - chunk->plan->first[before];
+    if (status == COLIBRI_OK && done > 0)
+        note_speed(engine, CLB_PHASE_EXPERTS, done, clb_os_seconds() - start);
+    if (status == COLIBRI_OK && chunk->expert == n_experts) {
+        clb_store_forget(&engine->store);
+        next_phase(chunk, CLB_PHASE_FINISH);
+    }
+    return status;
+}
+
+/* Norms rows of the trunk's output, keeps what drafts need, and writes their logits when the caller asked
+ * for all. */
+static int32_t run_head(colibri_session *session, const clb_batch *rows, const clb_error *error)
+{
+    colibri_engine *engine = session->engine;
+    const colibri_geometry *g = &engine->geometry;
+    clb_chunk *chunk = &session->chunk;
+    int32_t n = rows->n;
+    float *normed = engine->drafts > 0
+                        ? chunk->h + (int64_t)(1 + chunk->row) * g->hidden
+                        : clb_scratch_get(&engine->scratch, (size_t)n * (size_t)g->hidden * sizeof *normed);
+    if (normed == NULL)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the logits");
+    clb_norm_rows(engine, normed, rows->x, engine->final_norm, n, g->hidden, g->norm_eps, g->n_layers);
+    int32_t status = clb_check_finite(engine, rows, error);
+    if (status != COLIBRI_OK)
+        return status;
+    if (chunk->row + n == chunk->n)
+        memcpy(chunk->last, normed + (int64_t)(n - 1) * g->hidden, (size_t)g->hidden * sizeof *normed);
+    if (session->all_logits == NULL)
+        return COLIBRI_OK;
+    int64_t first = session->total - session->pending + chunk->row;
+    return clb_head(engine, normed, n, session->all_logits + first * g->vocab, chunk->n > 1, error);
+}
+
+/* The MTP layer's input from the normed rows. */
+static int32_t run_join(colibri_session *session, const clb_batch *rows, const clb_error *error)
+{
+    const clb_chunk *chunk = &session->chunk;
+    int32_t hidden = session->engine->geometry.hidden, at = chunk->row;
+    const float *normed = chunk->h + (int64_t)(at + !chunk->before) * hidden;
+    return session->engine->family->draft_input(session->engine, session->tokens + chunk->first + at + 1,
+                                                normed, rows->n, rows->x, error);
+}
+
+/* The chunk's tokens become part of the session, and the last ones bring its logits. */
+static int32_t finish_chunk(colibri_session *session, const clb_error *error)
+{
+    colibri_engine *engine = session->engine;
+    clb_chunk *chunk = &session->chunk;
+    int32_t n = chunk->tokens, last = session->pending == n;
+    if (last) {
+        float *logits = clb_session_logit_rows(session, 1);
+        if (logits == NULL)
+            return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the logits");
+        clb_scratch_reset(&engine->scratch);
+        int32_t status = clb_head(engine, chunk->last, 1, logits, n > 1, error);
+        if (status != COLIBRI_OK)
+            return status;
+    }
+    if (engine->drafts > 0) {
+        session->n_hidden = 0;
+        clb_draft_keep(session, chunk->last, 1);
+        session->hidden_end = session->length + n;
+    }
+    session->length += n;
+    session->pending -= n;
+    if (last)
+        clb_session_logits_done(session, 1);
+    atomic_fetch_add_explicit(&engine->prompt_tokens, n, memory_order_relaxed);
+    clb_session_drop_chunk(session);
+    return COLIBRI_OK;
+}
+
+/* Turns the finished trunk chunk into the MTP layer's: row i stands for a position whose next token is
+ * known, the position before the chunk included. Without such a row the chunk is finished. */
+static int32_t start_drafts(colibri_session *session, const clb_error *error)
+{
+    colibri_engine *engine = session->engine;
+    clb_chunk *chunk = &session->chunk;
+    size_t hidden = (size_t)engine->geometry.hidden;
+    chunk->before = session->n_hidden > 0;
+    int32_t n = chunk->before ? chunk->n : chunk->n - 1;
+    if (n == 0)
+        return finish_chunk(session, error);
+    if (chunk->before)
+        memcpy(chunk->h, session->hidden + (size_t)(session->n_hidden - 1) * hidden,
+               hidden * sizeof *chunk->h);
+    chunk->n = n;
+    chunk->first = session->length - chunk->before;
+    clb_rope_table(engine, chunk->rope, chunk->first, n);
+    next_phase(chunk, CLB_PHASE_JOIN);
+    return clb_session_own(session, chunk->first, error);
+}
+
+static int32_t start_experts(colibri_session *session, const clb_moe_layer *moe, const clb_error *error)
+{
+    colibri_engine *engine = session->engine;
+    const colibri_geometry *g = &engine->geometry;
+    clb_chunk *chunk = &session->chunk;
+    clb_moe_plan_make(chunk->plan, chunk->plan_memory, chunk->n, g->experts_per_token, g->n_experts,
+                      chunk->ids, chunk->weights, chunk->cursor);
+    memset(chunk->sum, 0, (size_t)chunk->n * (size_t)g->hidden * sizeof *chunk->sum);
+    next_phase(chunk, CLB_PHASE_EXPERTS);
+    return clb_moe_announce(engine, moe, chunk->plan, 0, 0, error);
+}
+
+/* All rows of a phase are done: on to the next one, the next layer, or the end. */
+static int32_t end_phase(colibri_session *session, const clb_moe_layer *moe, int sparse,
+                         const clb_error *error)
+{
+    colibri_engine *engine = session->engine;
+    clb_chunk *chunk = &session->chunk;
+    int32_t n_layers = engine->geometry.n_layers;
+    switch (chunk->phase) {
+    case CLB_PHASE_ATTEND:
+        next_phase(chunk, CLB_PHASE_MLP);
+        return COLIBRI_OK;
+    case CLB_PHASE_MLP:
+        if (sparse)
+            return start_experts(session, moe, error);
+        break;
+    case CLB_PHASE_HEAD:
+        return engine->drafts > 0 ? start_drafts(session, error) : finish_chunk(session, error);
+    case CLB_PHASE_JOIN:
+        chunk->drafting = 1;
+        next_phase(chunk, CLB_PHASE_ATTEND);
+        return COLIBRI_OK;
+    default:
+        break;
+    }
+    next_phase(chunk, CLB_PHASE_ATTEND);
+    chunk->layer++;
+    if (chunk->layer < n_layers + chunk->drafting)
+        return COLIBRI_OK;
+    if (chunk->drafting)
+        return finish_chunk(session, error);
+    next_phase(chunk, CLB_PHASE_HEAD);
+    if (session->all_logits == NULL && engine->drafts == 0)
+        chunk->row = chunk->n - 1;
+    return COLIBRI_OK;
+}
+
+/* One slice of the current phase: some rows, or a group of experts. */
+static int32_t run_slice(colibri_session *session, step_limit *limit, const clb_error *error)
 {
     colibri_engine *engine = session->engine;
     clb_chunk *chunk = &session->chunk;
     const colibri_geometry *g = &engine->geometry;
-    int32_t n = chunk->n - chunk->row < PHASE_ROWS ? chunk->n - chunk->row : PHASE_ROWS, layer = chunk->layer;
+    int32_t phase = chunk->phase, layer = chunk->layer, status;
+    if (phase == CLB_PHASE_EXPERTS)
+        return run_experts(session, limit, error);
+    int32_t n = fit_rows(engine, limit, phase, chunk->n - chunk->row);
+    if (n == 0) {
+        limit->over = 1;
+        return COLIBRI_OK;
+    }
     int64_t at = (int64_t)chunk->row * g->hidden, choice = (int64_t)chunk->row * g->experts_per_token;
     clb_run run;
     clb_batch rows = chunk_rows(session, &run, chunk->row, n);
     clb_moe_layer moe;
-    int sparse = engine->family->moe(engine, layer, &moe), done = 0;
-    int32_t status;
+    int sparse = phase < CLB_PHASE_HEAD && engine->family->moe(engine, layer, &moe);
+    double start = clb_os_seconds();
     clb_scratch_reset(&engine->scratch);
     atomic_store(&engine->bad_layer, INT32_MAX);
-    switch (chunk->phase) {
-    case PHASE_ATTEND:
+    switch (phase) {
+    case CLB_PHASE_ATTEND:
         status = engine->family->attention(engine, &rows, layer, error);
         break;
-    case PHASE_MLP:
+    case CLB_PHASE_MLP:
         status = sparse ? engine->family->route(engine, &rows, layer, chunk->h + at, chunk->ids + choice,
                                                 chunk->weights + choice, error)
                         : engine->family->mlp(engine, &rows, layer, error);
         break;
-    case PHASE_EXPERTS:
-        status = clb_moe_group(engine, &moe, chunk->plan, chunk->h, chunk->sum, &chunk->expert, error);
-        if (status == COLIBRI_OK && chunk->expert == g->n_experts) {
-            clb_store_forget(&engine->store);
-            next_phase(chunk, PHASE_FINISH);
-        }
-        clb_note_progress(engine);
-        return status;
-    default:
+    case CLB_PHASE_FINISH:
         status = clb_moe_finish(engine, &moe, chunk->h + at, chunk->sum + at, n, rows.x, error);
+        break;
+    case CLB_PHASE_HEAD:
+        status = run_head(session, &rows, error);
+        break;
+    default:
+        status = run_join(session, &rows, error);
         break;
     }
     clb_note_progress(engine);
@@ -193,139 +443,11 @@ static int32_t run_slice(colibri_session *session, const clb_error *error)
         status = clb_check_finite(engine, &rows, error);
     if (status != COLIBRI_OK)
         return status;
-    if (chunk->phase == PHASE_FINISH || (chunk->phase == PHASE_MLP && !sparse))
+    note_speed(engine, phase, n, clb_os_seconds() - start);
+    if (phase == CLB_PHASE_FINISH || (phase == CLB_PHASE_MLP && !sparse))
         clb_plant_nan(engine, &rows, layer);
     chunk->row += n;
-    if (chunk->row < chunk->n)
-        return COLIBRI_OK;
-    if (chunk->phase == PHASE_ATTEND) {
-        next_phase(chunk, PHASE_MLP);
-    } else if (chunk->phase == PHASE_MLP && sparse) {
-        clb_moe_plan_make(chunk->plan, chunk->plan_memory, chunk->n, g->experts_per_token, g->n_experts,
-                          chunk->ids, chunk->weights, chunk->cursor);
-        memset(chunk->sum, 0, (size_t)chunk->n * (size_t)g->hidden * sizeof *chunk->sum);
-        next_phase(chunk, PHASE_EXPERTS);
-        status = clb_moe_announce(engine, &moe, chunk->plan, 0, error);
-    } else {
-        done = 1;
-    }
-    if (done) {
-        next_phase(chunk, PHASE_ATTEND);
-        chunk->layer++;
-    }
-    return status;
-}
-
-/* Norms rows of the trunk's output, keeps what drafts need, and writes logits: of the last row, or of
- * every row when the caller asked. */
-static int32_t run_head(colibri_session *session, const clb_error *error)
-{
-    colibri_engine *engine = session->engine;
-    const colibri_geometry *g = &engine->geometry;
-    clb_chunk *chunk = &session->chunk;
-    int32_t n = chunk->n, last = session->pending == n, status = COLIBRI_OK, wide = n > 1;
-    float *all = session->all_logits, *final = last ? clb_session_logit_rows(session, 1) : NULL;
-    if (last && final == NULL)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the logits");
-    if (all != NULL)
-        all += (int64_t)(session->total - session->pending) * g->vocab;
-    int32_t row = all != NULL || engine->drafts > 0 ? 0 : n - 1;
-    for (; row < n && (all != NULL || engine->drafts > 0 || last) && status == COLIBRI_OK;
-         row += PHASE_ROWS) {
-        int32_t rows = n - row < PHASE_ROWS ? n - row : PHASE_ROWS, ends = row + rows == n;
-        clb_run run;
-        clb_batch batch = chunk_rows(session, &run, row, rows);
-        clb_scratch_reset(&engine->scratch);
-        atomic_store(&engine->bad_layer, INT32_MAX);
-        float *normed =
-            engine->drafts > 0
-                ? chunk->h + (int64_t)row * g->hidden
-                : clb_scratch_get(&engine->scratch, (size_t)rows * (size_t)g->hidden * sizeof *normed);
-        if (normed == NULL)
-            return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the logits");
-        clb_norm_rows(engine, normed, batch.x, engine->final_norm, rows, g->hidden, g->norm_eps, g->n_layers);
-        status = clb_check_finite(engine, &batch, error);
-        if (status == COLIBRI_OK && all != NULL)
-            status = clb_head(engine, normed, rows, all + (int64_t)row * g->vocab, wide, error);
-        else if (status == COLIBRI_OK && last && ends)
-            status = clb_head(engine, normed + (int64_t)(rows - 1) * g->hidden, 1, final, wide, error);
-    }
-    if (status == COLIBRI_OK && all != NULL && last)
-        memcpy(final, all + (int64_t)(n - 1) * g->vocab, (size_t)g->vocab * sizeof *final);
-    return status;
-}
-
-/* Turns the finished trunk chunk into the MTP layer's: row i stands for a position whose next token is
- * known, the position before the chunk included. Returns 0 if there is no such row. */
-static int32_t start_drafts(colibri_session *session, int32_t *rows, const clb_error *error)
-{
-    colibri_engine *engine = session->engine;
-    clb_chunk *chunk = &session->chunk;
-    int32_t hidden = engine->geometry.hidden, n = chunk->n, before = session->n_hidden > 0;
-    int32_t m = before ? n : n - 1;
-    /* h holds hidden states of positions length .. length+n-1. Keep the last, put the one before the
-     * chunk in front. */
-    float *last = clb_scratch_get(&engine->scratch, (size_t)hidden * sizeof *last);
-    if (last == NULL)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the drafts");
-    memcpy(last, chunk->h + (int64_t)(n - 1) * hidden, (size_t)hidden * sizeof *last);
-    if (before) {
-        memmove(chunk->h + hidden, chunk->h, (size_t)(n - 1) * (size_t)hidden * sizeof *chunk->h);
-        memcpy(chunk->h, session->hidden + (int64_t)(session->n_hidden - 1) * hidden,
-               (size_t)hidden * sizeof *chunk->h);
-    }
-    session->n_hidden = 0;
-    clb_draft_keep(session, last, 1);
-    session->hidden_end = session->length + n;
-    int32_t first = session->length - before;
-    int32_t status = clb_session_own(session, first, error);
-    if (status != COLIBRI_OK)
-        return status;
-    for (int32_t row = 0; row < m && status == COLIBRI_OK; row += PHASE_ROWS) {
-        int32_t part = m - row < PHASE_ROWS ? m - row : PHASE_ROWS;
-        clb_scratch_reset(&engine->scratch);
-        status = engine->family->draft_input(engine, session->tokens + first + row + 1,
-                                             chunk->h + (int64_t)row * hidden, part,
-                                             chunk->x + (int64_t)row * hidden, error);
-    }
-    chunk->n = m;
-    chunk->first = first;
-    clb_rope_table(engine, chunk->rope, first, m);
-    *rows = m;
-    return status;
-}
-
-/* The chunk's tokens become part of the session. */
-static void finish_chunk(colibri_session *session)
-{
-    int32_t n = session->chunk.tokens, last = session->pending == n;
-    session->length += n;
-    session->pending -= n;
-    if (last)
-        clb_session_logits_done(session, 1);
-    atomic_fetch_add_explicit(&session->engine->prompt_tokens, n, memory_order_relaxed);
-    clb_session_drop_chunk(session);
-}
-
-/* After the last layer of trunk or drafts. */
-static int32_t advance_chunk(colibri_session *session, const clb_error *error)
-{
-    colibri_engine *engine = session->engine;
-    clb_chunk *chunk = &session->chunk;
-    int32_t n_layers = engine->geometry.n_layers, rows = 0, status = COLIBRI_OK;
-    if (chunk->layer < n_layers + chunk->drafting)
-        return COLIBRI_OK;
-    if (!chunk->drafting) {
-        status = run_head(session, error);
-        clb_scratch_reset(&engine->scratch);
-        if (status == COLIBRI_OK && engine->drafts > 0)
-            status = start_drafts(session, &rows, error);
-        chunk->drafting = rows > 0;
-        if (status != COLIBRI_OK || rows > 0)
-            return status;
-    }
-    finish_chunk(session);
-    return COLIBRI_OK;
+    return chunk->row < chunk->n ? COLIBRI_OK : end_phase(session, &moe, sparse, error);
 }
 
 /* Keeps the disk busy while rows are computed: a wide chunk touches nearly every expert of the next
@@ -339,23 +461,27 @@ static void read_ahead(const colibri_session *session)
         (int64_t)chunk->n * g->experts_per_token < (int64_t)g->n_experts * SURE_TOKENS)
         return;
     clb_moe_layer moe;
-    int32_t layer = chunk->layer + (chunk->phase == PHASE_EXPERTS || chunk->phase == PHASE_FINISH);
+    int32_t layer = chunk->layer + (chunk->phase == CLB_PHASE_EXPERTS || chunk->phase == CLB_PHASE_FINISH);
     while (layer < g->n_layers && !engine->family->moe(engine, layer, &moe))
         layer++;
     if (layer < g->n_layers)
         clb_store_prefetch_layer(&engine->store, moe.store_layer);
 }
 
-/* Puts the announced experts back on the list after another session's step has used the store. */
-static int32_t resume_experts(colibri_session *session, const clb_error *error)
+/* Takes up a chunk after other sessions' steps: one of them may share its KV blocks by now, and the store has
+ * served other requests, so that the announced experts go back on the list. */
+static int32_t resume_chunk(colibri_session *session, const clb_error *error)
 {
     clb_moe_layer moe;
     const clb_chunk *chunk = &session->chunk;
-    if (chunk->n == 0 || chunk->phase != PHASE_EXPERTS)
+    if (chunk->n == 0)
         return COLIBRI_OK;
+    int32_t status = clb_session_own(session, chunk->first, error);
+    if (status != COLIBRI_OK || chunk->phase != CLB_PHASE_EXPERTS)
+        return status;
     session->engine->family->moe(session->engine, chunk->layer, &moe);
     clb_scratch_reset(&session->engine->scratch);
-    return clb_moe_announce(session->engine, &moe, chunk->plan, chunk->expert, error);
+    return clb_moe_announce(session->engine, &moe, chunk->plan, chunk->expert, 1, error);
 }
 
 int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_prefill_progress *progress,
@@ -365,8 +491,9 @@ int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_p
     if (session == NULL || session->pending == 0)
         return clb_fail(&error, COLIBRI_ERROR_INVALID, "no prefill is in progress");
     colibri_engine *engine = session->engine;
-    double stop = clb_os_seconds() + (double)max_ms * 1e-3;
-    int32_t n_layers = engine->geometry.n_layers, status = resume_experts(session, &error);
+    step_limit limit = {.stop = max_ms > 0 ? clb_os_seconds() + (double)max_ms * 1e-3 : 0,
+                        .single = max_ms < 0};
+    int32_t n_layers = engine->geometry.n_layers, status = resume_chunk(session, &error);
     while (status == COLIBRI_OK) {
         if (atomic_exchange(&session->cancel, 0)) {
             status =
@@ -378,11 +505,11 @@ int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_p
             status = start_chunk(session, &error);
         if (status == COLIBRI_OK) {
             read_ahead(session);
-            status = run_slice(session, &error);
+            status = run_slice(session, &limit, &error);
         }
-        if (status == COLIBRI_OK)
-            status = advance_chunk(session, &error);
-        if (session->pending == 0 || (max_ms > 0 && clb_os_seconds() >= stop))
+        limit.slices++;
+        if (session->pending == 0 || limit.over || limit.single ||
+            (limit.stop > 0 && clb_os_seconds() >= limit.stop))
             break;
     }
     clb_store_forget(&engine->store);
@@ -390,7 +517,10 @@ int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_p
         *progress = (colibri_prefill_progress){
             status == COLIBRI_OK && session->pending == 0, session->total - session->pending, session->total,
             session->chunk.layer < n_layers ? session->chunk.layer : n_layers, n_layers};
-    if (status != COLIBRI_OK)
+    /* After a failed read or a cancel the chunk is as it was after its last slice. */
+    if (status == COLIBRI_ERROR_CANCELLED || status == COLIBRI_ERROR_IO)
+        clb_session_park(session);
+    else if (status != COLIBRI_OK)
         clb_session_drop_pending(session);
     else if (session->pending == 0)
         session->all_logits = NULL;

@@ -43,19 +43,62 @@ int32_t colibri_session_create(colibri_engine *engine, colibri_session **out, ch
 
 void clb_session_drop_chunk(colibri_session *session)
 {
+    session->engine->n_chunks -= session->chunk.memory != NULL;
     clb_os_free(session->chunk.memory, session->chunk.bytes);
     memset(&session->chunk, 0, sizeof session->chunk);
 }
 
-void clb_session_drop_pending(colibri_session *session)
+static void end_pending(colibri_session *session)
 {
-    /* A chunk stopped in the MTP layer has already replaced the hidden state kept for it. */
-    if (session->chunk.n > 0 && session->chunk.layer >= session->engine->geometry.n_layers)
-        session->n_hidden = 0;
-    clb_session_drop_chunk(session);
     session->pending = 0;
     session->total = 0;
     session->all_logits = NULL;
+}
+
+void clb_session_drop_pending(colibri_session *session)
+{
+    clb_session_unpark(session);
+    clb_session_drop_chunk(session);
+    end_pending(session);
+    clb_blocks_keep(session, (session->length + CLB_SPAN - 1) / CLB_SPAN);
+}
+
+/* ---- parked chunks ------------------------------------------------------------------------- */
+
+void clb_session_park(colibri_session *session)
+{
+    if (session->chunk.n == 0 || session->pending == 0) {
+        end_pending(session); /* nothing begun, or parked already */
+        return;
+    }
+    end_pending(session);
+    colibri_session **at = &session->engine->parked;
+    while (*at != NULL)
+        at = &(*at)->next_parked;
+    *at = session;
+}
+
+void clb_session_unpark(colibri_session *session)
+{
+    for (colibri_session **at = &session->engine->parked; *at != NULL; at = &(*at)->next_parked)
+        if (*at == session) {
+            *at = session->next_parked;
+            session->next_parked = NULL;
+            return;
+        }
+}
+
+int clb_session_drop_oldest(colibri_engine *engine)
+{
+    if (engine->parked == NULL)
+        return 0;
+    clb_session_drop_pending(engine->parked);
+    return 1;
+}
+
+int32_t colibri_session_parked(const colibri_session *session)
+{
+    return session != NULL && session->pending == 0 && session->chunk.n > 0 ? session->chunk.tokens : 0;
 }
 
 void colibri_session_close(colibri_session *session)
@@ -96,10 +139,15 @@ int32_t colibri_session_truncate(colibri_session *session, int32_t length, char 
         return clb_fail(&error, COLIBRI_ERROR_INVALID,
                         "cannot truncate to %" PRId32 ": the session holds %" PRId32 " tokens", length,
                         session->length);
-    clb_session_drop_pending(session);
+    if (length == session->length) {
+        clb_session_park(session);
+        if (session->chunk.n == 0)
+            clb_session_drop_pending(session);
+        return COLIBRI_OK;
+    }
     session->length = length;
+    clb_session_drop_pending(session);
     clb_draft_truncate(session, length);
-    clb_blocks_keep(session, (length + CLB_SPAN - 1) / CLB_SPAN);
     return COLIBRI_OK;
 }
 

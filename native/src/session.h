@@ -4,6 +4,17 @@
 
 #include "engine.h"
 
+/* Phases of a chunk. The first four belong to a layer; after the trunk's last layer come the head and, for
+ * drafts, the input of the MTP layer, which then runs as one more layer. */
+enum clb_phase {
+    CLB_PHASE_ATTEND,
+    CLB_PHASE_MLP, /* dense: the whole MLP; sparse: norm and router */
+    CLB_PHASE_EXPERTS,
+    CLB_PHASE_FINISH,
+    CLB_PHASE_HEAD, /* row i is normed into h[i+1], so that h[0] is free for the position before */
+    CLB_PHASE_JOIN
+};
+
 /* ---- KV blocks (blocks.c) ---- */
 /* Once the family has listed its parts: adds what a block needs besides them. */
 void clb_blocks_finish_layout(colibri_engine *engine);
@@ -15,9 +26,15 @@ int32_t clb_session_own(colibri_session *session, int32_t first, const clb_error
 void clb_blocks_keep(colibri_session *session, int32_t keep);
 void clb_blocks_free_spare(colibri_engine *engine);
 
-/* Forgets an unfinished prefill. */
+/* Forgets an unfinished prefill, parked or not, and the KV blocks it took. */
 void clb_session_drop_pending(colibri_session *session);
 void clb_session_drop_chunk(colibri_session *session);
+/* Ends a prefill where it is: its chunk stays for one that begins with the same tokens. */
+void clb_session_park(colibri_session *session);
+/* The parked chunk is taken up again. */
+void clb_session_unpark(colibri_session *session);
+/* Drops the chunk that has been parked longest; 0 = there is none. For allocations that need the room. */
+int clb_session_drop_oldest(colibri_engine *engine);
 int32_t clb_check_tokens(const colibri_engine *engine, const int32_t *tokens, int32_t n,
                          const clb_error *error);
 /* Counts a finished piece of work, so that a watchdog sees the difference between slow and stuck. */
@@ -32,6 +49,8 @@ void clb_session_logits_done(colibri_session *session, int32_t rows);
 /* Logits of the session as it was when it held `length` tokens, or NULL. */
 const float *clb_session_logits_at(const colibri_session *session, int32_t length);
 
+/* Runs the router of `layer` one layer early and tells the store, which may read ahead (decode.c). */
+int32_t clb_guess_next(colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error);
 /* One whole layer over the rows of a step (decode.c). */
 int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t layer,
                          const clb_error *error);

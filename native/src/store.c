@@ -17,6 +17,8 @@
 /* Bytes in flight below which a guess of the MAYBE kind is started: what a drive reads while a layer
  * computes. More would only delay what is asked for next. */
 #define GUESS_BYTES ((int64_t)6 << 20)
+/* Between two looks at the disk while something else may end the waiting: far below the time of a read. */
+#define WAIT_SECONDS 2e-4
 
 int32_t clb_store_open(clb_store *store, int32_t n_layers, int32_t n_experts, const clb_error *error)
 {
@@ -239,12 +241,17 @@ int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *poo
 
 static void count_lookup(clb_store *store, int32_t number)
 {
-    clb_store_item *item = &store->items[number];
     atomic_fetch_add_explicit(&store->lookups, 1, memory_order_relaxed);
     if (!store->streaming)
         return;
-    if (item->state == ITEM_ABSENT)
+    if (store->items[number].state == ITEM_ABSENT)
         atomic_fetch_add_explicit(&store->misses, 1, memory_order_relaxed);
+}
+
+/* A guess has come true. */
+static void count_useful(clb_store *store, int32_t number)
+{
+    clb_store_item *item = &store->items[number];
     if (item->guessed) {
         clb_store_set_guessed(store, number, 0);
         atomic_fetch_add_explicit(&store->useful_bytes, clb_item_bytes(item), memory_order_relaxed);
@@ -280,12 +287,13 @@ int32_t clb_store_request(clb_store *store, int32_t layer, const int32_t *expert
     store->n_wanted = n;
     store->next_wanted = 0;
     store->n_handed = 0;
+    /* Reads that a failure has left in flight belong to the past: they may fail without harm. */
+    store->n_requests += rows > 0 || store->failed >= 0;
     store->failed = -1;
-    store->n_requests++;
-    int counts = !clb_policy_is_scan(store->n_experts, n, rows);
-    if (store->trace_room > 0)
+    int counts = rows > 0 && !clb_policy_is_scan(store->n_experts, n, rows);
+    if (rows > 0 && store->trace_room > 0)
         clb_store_record(store, layer, experts, n, rows);
-    if (store->streaming)
+    if (rows > 0 && store->streaming)
         clb_policy_use(&store->policy, layer, experts, n, rows);
     for (int32_t i = 0; i < n; i++) {
         int32_t number = item_number(store, layer, experts[i]);
@@ -293,7 +301,9 @@ int32_t clb_store_request(clb_store *store, int32_t layer, const int32_t *expert
         store->items[number].wanted = 1;
         if (counts)
             atomic_fetch_add_explicit(&store->items[number].uses, 1, memory_order_relaxed);
-        count_lookup(store, number);
+        if (rows > 0)
+            count_lookup(store, number);
+        count_useful(store, number);
     }
     if (store->streaming) {
         clb_store_collect(store, 0);
@@ -363,6 +373,36 @@ int32_t clb_store_next(clb_store *store, int32_t mode, const clb_expert **out, i
         atomic_fetch_add_explicit(&store->wait_ns, (int64_t)((clb_os_seconds() - start) * 1e9),
                                   memory_order_relaxed);
     }
+}
+
+/* First expert of the request, in its order, that has not been handed out; -1 = none. */
+static int32_t first_left(const clb_store *store)
+{
+    for (int32_t i = store->next_wanted; i < store->n_wanted; i++)
+        if (store->items[store->wanted[i]].wanted)
+            return store->wanted[i];
+    return -1;
+}
+
+int clb_store_wait(clb_store *store, double until)
+{
+    int32_t next = first_left(store);
+    if (!store->streaming || next < 0)
+        return 1;
+    double start = clb_os_seconds();
+    int ready;
+    for (;;) {
+        clb_store_collect(store, 0);
+        start_reads(store);
+        ready =
+            store->items[next].state == ITEM_READY || store->failed >= 0 || clb_io_in_flight(store->io) == 0;
+        if (ready || clb_os_seconds() >= until)
+            break;
+        clb_os_sleep(WAIT_SECONDS);
+    }
+    atomic_fetch_add_explicit(&store->wait_ns, (int64_t)((clb_os_seconds() - start) * 1e9),
+                              memory_order_relaxed);
+    return ready;
 }
 
 void clb_store_release(clb_store *store, const clb_expert *expert)

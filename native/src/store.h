@@ -140,13 +140,18 @@ int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *poo
                          const clb_store_options *options, int64_t *smallest, const clb_error *error);
 
 /* Announces n different experts of a layer; `rows` tells how many tokens share the request (1 per
- * decoded sequence, a chunk's length in prefill). */
+ * decoded sequence, a chunk's length in prefill); 0 = the rest of a request that was interrupted, which is
+ * not counted again. */
 int32_t clb_store_request(clb_store *store, int32_t layer, const int32_t *experts, int32_t n, int32_t rows,
                           const clb_error *error);
 /* Up to max ready experts of the request with their numbers. 0 = none left (or CLB_NEXT_IF_READY: not
  * ready); negative = -status. */
 int32_t clb_store_next(clb_store *store, int32_t mode, const clb_expert **out, int32_t *ids, int32_t max,
                        const clb_error *error);
+/* Waits until the next expert in the order of the request can be taken with clb_store_next without
+ * waiting (or none is left, or its read failed), but no longer than to `until` (clb_os_seconds): 0 = not
+ * ready by then. */
+int clb_store_wait(clb_store *store, double until);
 void clb_store_release(clb_store *store, const clb_expert *expert);
 /* Ends the request; reads in flight are kept. Nothing may be leased from it. */
 void clb_store_forget(clb_store *store);

@@ -454,8 +454,16 @@ class Session:
         )
         return out[:copied]
 
+    @property
+    def parked(self) -> int:
+        """Tokens of a chunk that was cancelled inside; a prefill that begins with them resumes."""
+        return int(lib.colibri_session_parked(self._alive()))
+
     def truncate(self, length: int) -> None:
-        """Drops everything from position `length` on and any unfinished prefill."""
+        """Drops everything from position `length` on and any unfinished prefill.
+
+        With exactly the length held, nothing is dropped and an unfinished prefill is parked.
+        """
         call = _Call()
         call.check(lib.colibri_session_truncate(self._alive(), length, call.text, call.len))
         self._logits = None
@@ -521,7 +529,7 @@ class Session:
         self._logits = logits
 
     def prefill_step(self, max_ms: int = 0) -> PrefillProgress:
-        """Runs one slice: to the first layer boundary after `max_ms`, or to the end when 0.
+        """Works for about `max_ms`, or to the end when 0; negative = one small slice (tests).
 
         Raises `EngineCancelled`, with the progress kept, if the session was cancelled.
         """
@@ -529,6 +537,7 @@ class Session:
         call = _Call()
         status = lib.colibri_prefill_step(self._alive(), max_ms, raw, call.text, call.len)
         if status not in (Status.OK, Status.CANCELLED):
+            self._logits = None
             call.check(status)
         progress = PrefillProgress(
             bool(raw.finished), raw.tokens_done, raw.tokens_total, raw.layer, raw.n_layers
