@@ -22,6 +22,8 @@ from tests.perf import kl, peer_env, startup
 from tests.perf.driver import ROOT, Driver
 from tests.perf.moe_peer import moe_peer_rows
 from tests.perf.native import Native
+from tests.perf.policy import NAME as POLICY_MARGIN
+from tests.perf.policy import policy_rows
 from tests.perf.rows import (
     LOWER,
     Row,
@@ -203,6 +205,11 @@ def kernel_rows(bench: Bench) -> Iterator[Row]:
             yield kernel_row(line)
 
 
+def cache_policy_rows(bench: Bench) -> Iterator[Row]:
+    """Hit rates of the expert cache's policy."""
+    yield from policy_rows(bench.wants(POLICY_MARGIN), bench.quick)
+
+
 GROUPS: tuple[Callable[[Bench], Iterator[Row]], ...] = (
     startup_rows,
     rate_rows,
@@ -210,6 +217,7 @@ GROUPS: tuple[Callable[[Bench], Iterator[Row]], ...] = (
     kernel_rows,
     stream_rows,
     moe_peer_rows,
+    cache_policy_rows,
 )
 
 

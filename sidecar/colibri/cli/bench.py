@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from colibri.cli.bench_policy import policy
+
 _EXPERT_FORMATS = ("int4g64", "int4g32", "int4row", "int8")
 
 
@@ -35,6 +37,9 @@ class _Routing(click.ParamType[float]):
 @click.group()
 def bench() -> None:
     """Make synthetic models and measure with them."""
+
+
+bench.add_command(policy)
 
 
 @bench.command("make-model")
