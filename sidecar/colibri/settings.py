@@ -33,6 +33,7 @@ from colibri.errors import UsageError
 ENV_PREFIX = "COLI_"
 MAX_PORT = 65535
 SMALLEST_CONTEXT = 64
+MAX_SLOTS = 16
 LARGEST_TEMPERATURE = 2.0
 
 Check = Callable[[Any], str | None]
@@ -146,6 +147,20 @@ class Settings:
         "engine.isa",
         "Instruction set; auto takes the best this processor has.",
         choices=("auto", "baseline", "avx2", "avx512", "neon"),
+    )
+    kv_slots: int = _setting(
+        1,
+        "engine.kv_slots",
+        "KV slots: conversations whose context stays ready; a request may name one (cache_slot).",
+        metavar="N",
+        check=_between(1, MAX_SLOTS),
+    )
+    parallel: int = _setting(
+        1,
+        "engine.parallel",
+        "Requests that run at once, each in a KV slot of its own; at most the number of slots.",
+        metavar="N",
+        check=_between(1, MAX_SLOTS),
     )
     threads: int = _setting(
         0,

@@ -58,6 +58,36 @@ def test_a_waiting_request_whose_client_left_never_starts(start: Start) -> None:
     assert server.chat().json()["choices"][0]["message"]["content"] == "second"
 
 
+def test_a_request_for_a_slot_in_use_waits_and_lets_others_pass(start: Start) -> None:
+    scripts = [Script(pieces=(word,)) for word in ("behind", "pinned")]
+    server = start(ENDLESS, *scripts, kv_slots=2, parallel=2)
+    with server.raw(chat_request(chat_body(cache_slot=1))):
+        server.wait_for(active=1)
+        thread, answers = in_thread(lambda: server.chat(cache_slot=1))
+        server.wait_for(queued=1)
+        behind = server.chat(cache_slot=0)
+        assert behind.json()["choices"][0]["message"]["content"] == "behind"
+        server.wait_for(active=1, queued=1)
+    thread.join(TIMEOUT)
+    assert answers[0].json()["choices"][0]["message"]["content"] == "pinned"
+    assert int(answers[0].headers["x-colibri-queue-wait-ms"]) > 0
+
+
+def test_two_requests_run_side_by_side(start: Start) -> None:
+    server = start(ENDLESS, Script(pieces=("second",)), kv_slots=2, parallel=2)
+    with server.raw(chat_request(chat_body())):
+        server.wait_for(active=1)
+        assert server.chat().json()["choices"][0]["message"]["content"] == "second"
+
+
+@pytest.mark.parametrize("slot", [-1, 2, 10**6])
+def test_a_slot_that_does_not_exist_is_refused_by_name(start: Start, slot: int) -> None:
+    answer = start(kv_slots=2).chat(cache_slot=slot)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "cache_slot"
+    assert "0 to 1" in answer.json()["error"]["message"]
+
+
 def test_three_requests_that_are_dropped_at_once_leave_an_idle_engine(start: Start) -> None:
     """R097."""
     server = start(ENDLESS, ENDLESS, ENDLESS)

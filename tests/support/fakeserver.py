@@ -56,13 +56,16 @@ class FakeServer:
         model: ServedModel | None = None,
         **settings: Any,
     ) -> None:
-        self.backend = FakeBackend(Options(context=context, scripts=scripts))
-        self.engine = engine or ThreadEngine(lambda: self.backend)
         self.settings = Settings(port=0, **settings)
+        self.backend = FakeBackend(Options(context=context, scripts=scripts))
+        self.engine = engine or ThreadEngine(
+            lambda: self.backend, slots=self.settings.kv_slots, parallel=self.settings.parallel
+        )
         self.scheduler = Scheduler(
             self.engine,
             max_queue=self.settings.max_queue,
             queue_timeout=self.settings.queue_timeout,
+            parallel=self.settings.parallel,
         )
         self.model = model or served_model()
         self.services = Services(

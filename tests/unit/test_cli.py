@@ -107,6 +107,13 @@ def test_an_address_beyond_this_machine_needs_a_key_or_a_word(host: str) -> None
     serve.check_bind(Settings(host=host, insecure_bind=True))
 
 
+def test_more_requests_at_once_than_slots_are_refused_with_the_remedy() -> None:
+    with pytest.raises(UsageError, match="4 requests at once") as caught:
+        serve.check_slots(Settings(parallel=4, kv_slots=2))
+    assert "--kv-slots 4" in (caught.value.hint or "")
+    serve.check_slots(Settings(parallel=4, kv_slots=4))
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_this_machines_own_addresses_need_nothing(host: str) -> None:
     serve.check_bind(Settings(host=host))

@@ -166,7 +166,7 @@ def test_a_stop_text_inside_an_accepted_run_ends_text_usage_and_history_there(
     number = WORDS.index(stop)
     assert text == "".join(WORDS[:number])
     assert (done.finish_reason, done.usage.completion) == ("stop", number + 1)
-    (slot,) = harness.worker._slots
+    (slot,) = harness.worker._slots.slots
     assert len(slot.history) == len(slot.session) == len("prompt") + number
 
 
@@ -177,7 +177,7 @@ def test_an_end_id_inside_an_accepted_run_ends_the_turn(harness: Harness, length
     text, done = harness.answer("prompt")
     assert text == "".join(WORDS[:length])
     assert (done.finish_reason, done.usage.completion) == ("stop", length)
-    (slot,) = harness.worker._slots
+    (slot,) = harness.worker._slots.slots
     assert len(slot.history) == len(slot.session) == len("prompt") + length
 
 
@@ -194,7 +194,7 @@ def test_a_cancel_in_the_middle_of_an_accepted_run_ends_there(harness: Harness, 
     text, done = harness.answer("prompt")
     assert text == "".join(WORDS[:after])
     assert (done.finish_reason, done.usage.completion) == ("cancelled", after)
-    (slot,) = harness.worker._slots
+    (slot,) = harness.worker._slots.slots
     assert len(slot.history) == len(slot.session) <= len("prompt") + after
     harness.on_event = lambda event: None
     assert harness.answer("prompt")[0] == "ok"

@@ -35,10 +35,10 @@ TIMEOUT = 20
 class Harness:
     """A worker in a thread, its events in one queue."""
 
-    def __init__(self, parallel: int = 1, context: int = 4096) -> None:
+    def __init__(self, parallel: int = 1, context: int = 4096, slots: int = 0) -> None:
         self.backend = FakeBackend(Options(context=context))
         self.events: queue.Queue[Event] = queue.Queue()
-        self.worker = Worker(self.backend, self.events.put, parallel=parallel)
+        self.worker = Worker(self.backend, self.events.put, slots=slots, parallel=parallel)
         self.thread = threading.Thread(target=self.worker.run)
         self.thread.start()
         self._jobs = 0
@@ -326,3 +326,41 @@ def test_one_failing_job_of_a_batch_does_not_take_the_others_down() -> None:
             ends[event.job] = event
     assert sorted(type(ends[job]).__name__ for job in jobs) == ["Done", "Failed"]
     harness.close()
+
+
+def test_a_pinned_job_waits_for_its_slot_without_holding_up_those_behind_it() -> None:
+    harness = Harness(slots=3, parallel=3)
+    try:
+        harness.backend.enqueue(Script(pieces=("x",), repeat=True, token_ms=1))
+        first = harness.submit("one", cache_slot=1, max_tokens=100_000)
+        harness.until(lambda e: isinstance(e, Tokens))
+        pinned = harness.submit("two", cache_slot=1)
+        behind = harness.submit("three")
+        accepted = next(e for e in harness.finish(behind) if isinstance(e, Accepted))
+        assert accepted.slot == 0
+        harness.worker.handle(Cancel(job=first))
+        assert next(e for e in harness.finish(pinned) if isinstance(e, Accepted)).slot == 1
+    finally:
+        harness.close()
+
+
+def test_conversations_that_take_turns_in_one_slot_both_stay(harness: Harness) -> None:
+    first, second = "a" * 200, "b" * 300
+    for prompt in (first, second):
+        assert harness.answer(prompt)[1].usage.cached == 0
+    for prompt in (first, second):
+        usage = harness.answer(f"{prompt} and more")[1].usage
+        assert usage.cached == len(prompt)
+
+
+def test_a_failed_step_keeps_what_was_computed_unless_it_may_hold_what_is_not_finite(
+    harness: Harness,
+) -> None:
+    prompt = "p" * 100
+    harness.answer(prompt)
+    harness.backend.enqueue(Script(fail_prefill="disk: cannot read"))
+    assert isinstance(harness.finish(harness.submit(prompt + "q" * 50))[-1], Failed)
+    assert harness.answer(prompt + "r")[1].usage.cached == len(prompt)
+    harness.backend.enqueue(Script(pieces=("x", "y"), break_at=1))
+    assert isinstance(harness.finish(harness.submit(prompt + "r"))[-1], Failed)
+    assert harness.answer(prompt + "r")[1].usage.cached == 0

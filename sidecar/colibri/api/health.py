@@ -33,6 +33,7 @@ def report(services: Services) -> dict[str, Any]:
         "scheduler": {
             **msgspec.structs.asdict(scheduler.counters()),
             "parallel": scheduler.parallel,
+            "kv_slots": services.settings.kv_slots,
             "max_queue": scheduler.max_queue,
             "queue_timeout_seconds": scheduler.queue_timeout,
         },

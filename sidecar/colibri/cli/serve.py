@@ -65,6 +65,17 @@ def check_bind(chosen: Settings) -> None:
         )
 
 
+def check_slots(chosen: Settings) -> None:
+    """Raises UsageError for more requests at once than there are slots for them."""
+    if chosen.parallel > chosen.kv_slots:
+        raise UsageError(
+            f"{chosen.parallel} requests at once need as many KV slots; there "
+            f"{'is' if chosen.kv_slots == 1 else 'are'} {chosen.kv_slots}.",
+            where="--parallel",
+            hint=f"Add --kv-slots {chosen.parallel}, or lower --parallel.",
+        )
+
+
 def model_folder(chosen: Settings) -> Path:
     """The folder to serve: what --model says, or the only installed model."""
     from colibri.models import catalog  # noqa: PLC0415 - heavy
@@ -104,6 +115,8 @@ def engine_process(chosen: Settings, folder: Path) -> ProcessEngine:
         ChildSpec(
             factory="colibri.models.backend:open_backend",
             options=engine_options(chosen, folder),
+            slots=chosen.kv_slots,
+            parallel=chosen.parallel,
             log_level=chosen.log_level,
         )
     )
@@ -117,6 +130,7 @@ def run(chosen: Settings, on_ready: Callable[[str], None] | None = None) -> int:
     """
     _configure_logs(chosen)
     check_bind(chosen)
+    check_slots(chosen)
     stop = _stop_signal()
     from colibri.api.server import HttpServer, listen  # noqa: PLC0415 - see the module's text
 
@@ -132,7 +146,10 @@ def run(chosen: Settings, on_ready: Callable[[str], None] | None = None) -> int:
             from colibri.scheduler import Scheduler  # noqa: PLC0415
 
             scheduler = Scheduler(
-                engine, max_queue=chosen.max_queue, queue_timeout=chosen.queue_timeout
+                engine,
+                max_queue=chosen.max_queue,
+                queue_timeout=chosen.queue_timeout,
+                parallel=chosen.parallel,
             )
             services = Services(
                 settings=chosen,

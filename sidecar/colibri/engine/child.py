@@ -42,6 +42,7 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     factory: str
     options: dict[str, Any]
+    slots: int = 1
     parallel: int = 1
     log_level: str = "info"
 
@@ -104,7 +105,7 @@ class _Child:
             # Whatever the reason, the parent must hear of it.
             self._pipe.emit(load_failure(error))
             return 1
-        self._worker = Worker(backend, self._pipe.emit, parallel=spec.parallel)
+        self._worker = Worker(backend, self._pipe.emit, slots=spec.slots, parallel=spec.parallel)
         self._pipe.emit(Loaded(info=backend.info))
         self._worker.run()
         backend.close()

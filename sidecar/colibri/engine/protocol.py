@@ -41,7 +41,7 @@ class Submit(_Message, frozen=True, tag="submit"):
     """Generate a continuation of `prompt` (token ids), at most `max_tokens` long.
 
     All defaults are already resolved: the worker knows nothing of requests, launch options or
-    models.
+    models. `cache_slot` pins the job to a KV slot, for which it then waits.
     """
 
     job: str
@@ -52,6 +52,7 @@ class Submit(_Message, frozen=True, tag="submit"):
     seed: int
     stops: tuple[str, ...] = ()
     ignore_leading_stop: bool = False
+    cache_slot: int | None = None
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):
@@ -189,11 +190,12 @@ class LoadFailed(_Message, frozen=True, tag="load_failed"):
 
 
 class Accepted(_Message, frozen=True, tag="accepted"):
-    """A job has its slot; `cached` prompt tokens need no computing."""
+    """A job has its KV slot; `cached` prompt tokens need no computing."""
 
     job: str
     prompt: int
     cached: int
+    slot: int = 0
 
 
 class Progress(_Message, frozen=True, tag="progress"):

@@ -18,10 +18,12 @@ from colibri.engine.worker import Worker
 class ThreadEngine(EngineClient):
     """`factory` opens the backend in the engine's thread; the thread owns and closes it."""
 
-    def __init__(self, factory: Callable[[], EngineBackend], *, parallel: int = 1) -> None:
+    def __init__(
+        self, factory: Callable[[], EngineBackend], *, slots: int = 1, parallel: int = 1
+    ) -> None:
         super().__init__()
         self._factory = factory
-        self._parallel = parallel
+        self._slots, self._parallel = slots, parallel
         self._worker: Worker | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -43,7 +45,9 @@ class ThreadEngine(EngineClient):
             self._dispatch(load_failure(error))
             return
         try:
-            self._worker = Worker(backend, self._dispatch, parallel=self._parallel)
+            self._worker = Worker(
+                backend, self._dispatch, slots=self._slots, parallel=self._parallel
+            )
             if self._state == "stopped":
                 return
             self._dispatch(Loaded(info=backend.info))

@@ -10,11 +10,11 @@ pass commands to `Worker.handle` from another one. Not for: HTTP, queues of clie
                       +--snapshot answered here, at once
 
 Between two steps the loop looks at its inbox, so a cancel takes effect within one slice or one
-decode step. A slot keeps its tokens and KV after a job: the next prompt is compared with them and
-only what is new is computed. A step may carry drafts (`drafting`); those that equal what is drawn
-at their place are kept, so the text is the one without drafts. Every job ends in exactly one Done
-or Failed, whatever the engine does. Threads: `handle` from any thread, `run` once. `emit` is called
-from both.
+decode step. What sessions hold after a job stays (`slots`): the next prompt is compared with all of
+them and only what is new is computed. A step may carry drafts (`drafting`); those that equal what
+is drawn at their place are kept, so the text is the one without drafts. Every job ends in exactly
+one Done or Failed, whatever the engine does. Threads: `handle` from any thread, `run` once. `emit`
+is called from both.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from colibri.engine.backend import BackendSession, EngineBackend
+from colibri.engine.backend import EngineBackend
 from colibri.engine.draft_policy import DraftPolicy
-from colibri.engine.drafting import Drafting, JobDrafts, Lag, Step
+from colibri.engine.drafting import Drafting, JobDrafts, Step
 from colibri.engine.protocol import (
     Accepted,
     Cancel,
@@ -49,7 +49,8 @@ from colibri.engine.protocol import (
     Tokens,
     Usage,
 )
-from colibri.engine.status import EngineError
+from colibri.engine.slots import Slot, Slots
+from colibri.engine.status import EngineError, Status
 from colibri.engine.table import Sampling
 
 log = logging.getLogger(__name__)
@@ -59,24 +60,6 @@ log = logging.getLogger(__name__)
 SLICE_MS = 200
 # A progress event per slice would be noise on a fast model.
 PROGRESS_SECONDS = 0.25
-
-
-class _Slot:
-    """A session and the tokens it holds."""
-
-    def __init__(self, session: BackendSession) -> None:
-        self.session = session
-        self.history: list[int] = []
-        self.busy = False
-        self.lag = Lag()
-
-    def common_prefix(self, prompt: Sequence[int]) -> int:
-        """Tokens of `prompt` that need no computing; the last one always does, for its logits."""
-        limit = min(len(self.history), len(prompt) - 1)
-        for i in range(limit):
-            if self.history[i] != prompt[i]:
-                return i
-        return max(limit, 0)
 
 
 class _Job:
@@ -116,7 +99,7 @@ class _Running:
     `drawn`: the last generated token has been told and is to be appended by the next step.
     """
 
-    def __init__(self, job: _Job, slot: _Slot, backend: EngineBackend) -> None:
+    def __init__(self, job: _Job, slot: Slot, backend: EngineBackend) -> None:
         self.job = job
         self.slot = slot
         self.text = backend.text(job.command.stops, job.command.ignore_leading_stop)
@@ -124,8 +107,8 @@ class _Running:
 
 
 class Worker:
-    """See the module's text. `parallel` is the number of slots and of jobs that run at once;
-    `policy` makes what decides over drafts, from their greatest depth and the first one to try.
+    """See the module's text. `parallel` jobs run at once in `slots` slots (0 = as many); `policy`
+    makes what decides over drafts, from their greatest depth and the first one to try.
     """
 
     def __init__(
@@ -133,12 +116,13 @@ class Worker:
         backend: EngineBackend,
         emit: Callable[[Event], None],
         *,
+        slots: int = 0,
         parallel: int = 1,
         policy: Callable[[int, int], DraftPolicy] = DraftPolicy,
     ) -> None:
         self._backend = backend
         self._emit = emit
-        self._slots = [_Slot(backend.session()) for _ in range(parallel)]
+        self._slots = Slots(backend, max(slots, parallel), parallel)
         self._wake = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._running: list[_Running] = []
@@ -210,6 +194,7 @@ class Worker:
                 # A fault of ours must not leave clients waiting for ever, nor end the worker.
                 log.exception("the engine loop failed; its jobs are ended")
                 for running in tuple(self._running):
+                    self._slots.empty(running.slot)
                     self._fail(running, "internal_error", "the engine loop met an internal error")
             self._steps += 1
         for running in tuple(self._running):
@@ -232,20 +217,22 @@ class Worker:
                 cancelled = [waiting for waiting in self._waiting if waiting.cancelled]
                 for dropped in cancelled:
                     self._waiting.remove(dropped)
-                free = [slot for slot in self._slots if not slot.busy]
-                job: _Job | None = None
-                if free and self._waiting:
-                    job = self._waiting.popleft()
+                waiting = list(self._waiting)
             for dropped in cancelled:
                 self._emit_done(dropped, "cancelled")
-            if job is None:
+            # One that waits for its own slot does not hold up those behind it.
+            choices = (
+                (job, self._slots.choose(job.command.prompt, job.command.cache_slot))
+                for job in waiting
+            )
+            chosen = next(((job, slot) for job, slot in choices if slot is not None), None)
+            if chosen is None:
                 return
-            # Ties go to the lowest slot, so that one client alone always meets its own history.
-            prompt = job.command.prompt
-            matches = [slot.common_prefix(prompt) for slot in free]
-            self._start(job, free[matches.index(max(matches))])
+            with self._wake:
+                self._waiting.remove(chosen[0])
+            self._start(*chosen)
 
-    def _start(self, job: _Job, slot: _Slot) -> None:
+    def _start(self, job: _Job, slot: Slot) -> None:
         prompt, context = job.command.prompt, self._backend.info.context
         if not prompt or len(prompt) >= context:
             self._emit(
@@ -262,16 +249,23 @@ class Worker:
         with self._wake:
             self._running.append(running)
         try:
-            job.cached = job.prompt_done = slot.common_prefix(prompt)
-            slot.session.truncate(job.cached)
-            slot.history = prompt[: job.cached]
-            slot.lag.cut(job.cached)
+            job.cached = job.prompt_done = self._slots.prepare(slot, prompt)
+            self._make_room(len(prompt) - job.cached)
             slot.session.prefill_start(prompt[job.cached :])
         except EngineError as error:
             self._fail_with(running, error)
             return
         job.phase = "prefill"
-        self._emit(Accepted(job=job.command.job, prompt=len(prompt), cached=job.cached))
+        self._emit(
+            Accepted(job=job.command.job, prompt=len(prompt), cached=job.cached, slot=slot.index)
+        )
+
+    def _make_room(self, tokens: int) -> None:
+        """Room in KV for so many new tokens of one job, and for what the others append meanwhile:
+        a block each that is new, and one each that is shared and must be copied.
+        """
+        blocks = -(-tokens // self._backend.block_tokens)
+        self._slots.make_room(blocks + 2 * len(self._running))
 
     def _prefill(self) -> None:
         """One slice for every job that still reads its prompt."""
@@ -360,6 +354,7 @@ class Worker:
 
     def _step(self, batch: list[_Running]) -> None:
         """One step for all jobs, then what they draw from it."""
+        self._make_room(0)
         ready = [running.slot.lag.ready(len(running.slot.history)) for running in batch]
         step = self._drafting.begin(ready)
         tokens = [
@@ -442,22 +437,18 @@ class Worker:
             self._running.remove(running)
         try:
             held = len(slot.session)
-            if running.job.phase != "decode":
+            if running.job.phase == "prefill":
+                # Parks what it has begun: a retry goes on there.
                 slot.session.truncate(held)
                 slot.history = running.job.command.prompt[:held]
             elif held > len(slot.history):
                 # Drafts behind the end of the text.
                 slot.session.truncate(len(slot.history))
+            slot.history = slot.history[:held]
         except EngineError as error:
             log.warning("the slot could not be kept after a job: %s", error.message)
-            self._renew(slot)
+            self._slots.renew(slot)
         slot.busy = False
-
-    def _renew(self, slot: _Slot) -> None:
-        slot.session.close()
-        slot.session = self._backend.session()
-        slot.history = []
-        slot.lag = Lag()
 
     def _finish(self, running: _Running, reason: FinishReason, *, flush: bool = False) -> None:
         if flush:
@@ -471,16 +462,12 @@ class Worker:
         self._emit_done(running.job, reason)
 
     def _fail_with(self, running: _Running, error: EngineError) -> None:
+        # After a failure a session is as it was before the step, but what was not finite may lie in
+        # its KV behind the end, where even a masked position would pass it on.
+        if error.code == Status.NUMERIC:
+            self._slots.empty(running.slot)
         self._fail(running, f"engine_{error.code.name.lower()}", error.message)
 
     def _fail(self, running: _Running, code: str, message: str) -> None:
-        # A failed step may have left anything behind: start the slot afresh.
-        running.job.phase = "waiting"
-        slot = running.slot
-        try:
-            slot.session.truncate(0)
-        except EngineError as error:
-            log.warning("a failed session could not be emptied: %s", error.message)
-            self._renew(slot)
         self._release(running)
         self._emit(Failed(job=running.job.command.job, code=code, message=message))

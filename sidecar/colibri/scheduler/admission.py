@@ -8,6 +8,8 @@ the time the worker sees a job, its turn has come.
                   +--> queue (max_queue) --> turn | timeout: 429 | client left: dropped
                           `--> full: 429
 
+A request that names a KV slot in use waits for it without holding up those behind it.
+
 A turn is held until the worker says that the job has ended, not until the client is done with it,
 so that
 `active` is the engine's truth. Nothing is sent to a client while it waits here; its status is
@@ -56,6 +58,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     stops: tuple[str, ...] = ()
     ignore_leading_stop: bool = False
+    cache_slot: int | None = None
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,10 +86,11 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Ticket:
-    """A place in the queue."""
+    """A place in the queue, and the KV slot that is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, slot: int | None) -> None:
         self.turn = threading.Event()
+        self.slot = slot
 
 
 class Generation:
@@ -97,6 +101,7 @@ class Generation:
     ) -> None:
         self.request = request
         self.queue_wait_ms = queue_wait_ms
+        self.slot = request.cache_slot  # an unpinned job's is known once it has been accepted
         self._engine = engine
         self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
         self._ended = False
@@ -122,6 +127,7 @@ class Generation:
         """Sink of the engine's events."""
         if isinstance(event, Accepted):
             self._phase = "prefill"
+            self.slot = event.slot
             self._cached = self._done = event.cached
         elif isinstance(event, Progress):
             self._done = event.done
@@ -161,6 +167,7 @@ class Scheduler:
         self._engine = engine
         self._lock = threading.Lock()
         self._waiting: deque[_Ticket] = deque()
+        self._granted: set[_Ticket] = set()  # turn given, not yet running
         self._running: dict[str, Generation] = {}
         self._turns = 0
         self._closed = False
@@ -173,16 +180,17 @@ class Scheduler:
         or what the engine says when it cannot take jobs.
         """
         started = time.monotonic()
-        self._wait_for_turn(started, gone)
+        ticket = self._wait_for_turn(started, request.cache_slot, gone)
         try:
             self._wait_for_engine(started, gone)
         except BaseException:
-            self._pass_turn()
+            self._pass_turn(ticket)
             raise
         waited_ms = int((time.monotonic() - started) * 1000)
         generation = Generation(request, self._engine, waited_ms)
         with self._lock:
             self._running[request.id] = generation
+            self._granted.discard(ticket)
         try:
             self._engine.submit(
                 request_command(request), lambda event: self._take(generation, event)
@@ -221,14 +229,15 @@ class Scheduler:
 
     # ---- inside ----
 
-    def _wait_for_turn(self, started: float, gone: Callable[[], bool]) -> None:
+    def _wait_for_turn(self, started: float, slot: int | None, gone: Callable[[], bool]) -> _Ticket:
+        ticket = _Ticket(slot)
         with self._lock:
             if self._closed:
                 raise self._stopping()
-            if self._turns < self.parallel and not self._waiting:
-                self._turns += 1
-                return
-            if len(self._waiting) >= self.max_queue:
+            self._waiting.append(ticket)
+            self._grant()
+            if not ticket.turn.is_set() and len(self._waiting) > self.max_queue:
+                self._waiting.remove(ticket)
                 self._rejected += 1
                 raise BusyError(
                     f"The server is busy: {self._turns} active and {len(self._waiting)} waiting "
@@ -236,8 +245,6 @@ class Scheduler:
                     retry_after=RETRY_AFTER_SECONDS,
                     code="queue_full",
                 )
-            ticket = _Ticket()
-            self._waiting.append(ticket)
         while not ticket.turn.wait(POLL_SECONDS):
             if gone():
                 if self._leave(ticket):
@@ -250,6 +257,7 @@ class Scheduler:
                 raise self._too_long()
         if self._closed:
             raise self._stopping()
+        return ticket
 
     def _leave(self, ticket: _Ticket) -> bool:
         """Gives the place up; False when the turn came at this very moment."""
@@ -294,15 +302,29 @@ class Scheduler:
             running = self._running.pop(job, None)
         if running is None:
             return False
-        self._pass_turn()
+        self._pass_turn(None)
         return True
 
-    def _pass_turn(self) -> None:
+    def _pass_turn(self, ticket: _Ticket | None) -> None:
         with self._lock:
-            if self._waiting:
-                self._waiting.popleft().turn.set()
-            else:
-                self._turns -= 1
+            if ticket is not None:
+                self._granted.discard(ticket)
+            self._turns -= 1
+            self._grant()
+
+    def _grant(self) -> None:
+        """Gives free turns to the first that may run; called with the lock held."""
+        used = {generation.slot for generation in self._running.values()}
+        used |= {ticket.slot for ticket in self._granted}
+        for ticket in tuple(self._waiting):
+            if self._turns >= self.parallel:
+                return
+            if ticket.slot is None or ticket.slot not in used:
+                self._waiting.remove(ticket)
+                self._granted.add(ticket)
+                used.add(ticket.slot)
+                self._turns += 1
+                ticket.turn.set()
 
     def _too_long(self) -> BusyError:
         return BusyError(
@@ -327,4 +349,5 @@ def request_command(request: GenerationRequest) -> Submit:
         seed=request.seed,
         stops=request.stops,
         ignore_leading_stop=request.ignore_leading_stop,
+        cache_slot=request.cache_slot,
     )

@@ -52,7 +52,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 def prepare_chat(body: bytes, services: Services) -> Prepared:
     """Checks and tokenises a chat request. Raises RequestError."""
     request = decode(body, ChatRequest)
-    schemas.check_chat(request)
+    schemas.check_chat(request, services.settings.kv_slots)
     messages = schemas.chat_messages(request)
     if services.model.render is None:
         raise RequestError(
@@ -66,7 +66,7 @@ def prepare_chat(body: bytes, services: Services) -> Prepared:
 def prepare_completion(body: bytes, services: Services) -> Prepared:
     """Checks and tokenises a legacy completion request. Raises RequestError."""
     request = decode(body, CompletionRequest)
-    schemas.check_completion(request)
+    schemas.check_completion(request, services.settings.kv_slots)
     prompt = _prompt_tokens(request.prompt, services.model)
     return _prepare(request, prompt, request.max_tokens, services, TextEncoder)
 
@@ -123,6 +123,7 @@ def _prepare(
             seed=secrets.randbits(64) if request.seed is None else request.seed & _SEED_MASK,
             stops=schemas.stop_list(request),
             ignore_leading_stop=bool(request.x_colibri_ignore_leading_stop),
+            cache_slot=request.cache_slot,
         ),
         encoder=encoder(job, model.id),
         stream=bool(request.stream),

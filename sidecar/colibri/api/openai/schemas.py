@@ -111,7 +111,7 @@ def _range(param: str, value: float | None, low: float, high: float) -> None:
         )
 
 
-def check_common(request: _Common) -> None:
+def check_common(request: _Common, kv_slots: int) -> None:
     """Raises RequestError naming the first common field that is out of range or unsupported."""
     _range("temperature", request.temperature, 0, MAX_TEMPERATURE)
     _range("top_p", request.top_p, 0, 1)
@@ -126,8 +126,12 @@ def check_common(request: _Common) -> None:
             raise refuse(param, f"'{param}' is not supported; leave it out or send 0.")
     if request.logit_bias:
         raise refuse("logit_bias", "'logit_bias' is not supported; leave it out.")
-    if request.cache_slot not in (None, 0):
-        raise refuse("cache_slot", "'cache_slot' must be 0: this server has one slot.")
+    if request.cache_slot is not None and not 0 <= request.cache_slot < kv_slots:
+        raise RequestError(
+            f"'cache_slot' must be 0 to {kv_slots - 1}, not {request.cache_slot}: this server has "
+            f"{kv_slots} KV slot{'s' if kv_slots > 1 else ''} (--kv-slots).",
+            param="cache_slot",
+        )
     stop_list(request)
 
 
@@ -143,9 +147,9 @@ def stop_list(request: _Common) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def check_chat(request: ChatRequest) -> None:
+def check_chat(request: ChatRequest, kv_slots: int) -> None:
     """Raises RequestError naming the first field of a chat request that we cannot honour."""
-    check_common(request)
+    check_common(request, kv_slots)
     if request.max_completion_tokens is not None and request.max_completion_tokens < 1:
         raise RequestError(
             "'max_completion_tokens' must be at least 1.", param="max_completion_tokens"
@@ -170,9 +174,9 @@ def check_chat(request: ChatRequest) -> None:
         )
 
 
-def check_completion(request: CompletionRequest) -> None:
+def check_completion(request: CompletionRequest, kv_slots: int) -> None:
     """Raises RequestError naming the first field of a completion that we cannot honour."""
-    check_common(request)
+    check_common(request, kv_slots)
     if request.suffix:
         raise refuse("suffix", "'suffix' is not supported: the model has no infill tokens.")
     if request.echo:
