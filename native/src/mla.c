@@ -99,7 +99,7 @@ static void select_rows(void *context, int32_t begin, int32_t end, int worker)
 static void score_part(void *context, int32_t begin, int32_t end, int worker)
 {
     const mla_work *work = context;
-    score_row(work, work->row, begin, end, work->scores + begin, clb_worker_scratch(work->engine, worker));
+    score_row(work, work->row, begin, end, work->scores, clb_worker_scratch(work->engine, worker));
 }
 
 int32_t clb_mla_select(colibri_engine *engine, const clb_batch *batch, const clb_kv_part *part,

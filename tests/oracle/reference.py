@@ -109,10 +109,12 @@ def _glm_select(w: Checkpoint, prefix: str, h: Array, qr: Array) -> list[Array]:
     k = k / np.sqrt((k * k).mean(-1, keepdims=True) + f32(INDEX_EPS))
     k = k * w(prefix + "k_norm.weight") + w(prefix + "k_norm.bias")
     k = np.concatenate([rope_pairs(k[:, :rope], theta), k[:, rope:]], -1)
-    dots = np.maximum(np.einsum("htd,sd->hts", q, k) * f32(dim**-0.5), 0)
     head_weight = (h @ w(prefix + "weights_proj.weight").T) * f32(heads**-0.5)
-    scores = np.einsum("th,hts->ts", head_weight, dots)
-    return [np.sort(best(scores[t, : t + 1], c["index_topk"])) for t in range(n)]
+    chosen = []
+    for t in range(n):  # row by row: [heads, T, T] would be gigabytes for thousands of tokens
+        dots = np.maximum((q[:, t] @ k[: t + 1].T) * f32(dim**-0.5), 0)
+        chosen.append(np.sort(best(head_weight[t] @ dots, c["index_topk"])))
+    return chosen
 
 
 def _glm_attention(
