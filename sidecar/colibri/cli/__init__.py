@@ -31,6 +31,7 @@ COMMANDS = {
     "convert": ("colibri.cli.convert:convert", "Convert a model to Colibri's packed container."),
     "verify": ("colibri.cli.verify:verify", "Check a model completely before it is published."),
     "doctor": ("colibri.cli.doctor:doctor", "Find out why a model does not run, and what to do."),
+    "tune": ("colibri.cli.tune:tune", "Measure which settings are faster on this machine."),
     "bench": ("colibri.cli.bench:bench", "Make synthetic models and measure with them."),
     "config": ("colibri.cli.config:config", "Show settings and where they come from."),
 }
