@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from colibri.models.tune_run import Runner
 
 _SCHEMA = 1
-# Of the time that was granted, finding the size of the work may take this much per run at most.
-_SIZING_SHARE = 0.02
+# Of the time that was granted, the share that one run may take: three settings can then be tried.
+_RUN_SHARE = 1 / 64
 
 
 @click.command()
@@ -73,7 +73,7 @@ def tune(
         opened.tokenizer,
         budget,
     )
-    for work in runner.size_up(60 * minutes * _SIZING_SHARE):
+    for work in runner.size_up(60 * minutes * _RUN_SHARE):
         progress.say(f"trying a prompt of {work.prompt} and {work.generated} generated tokens")
     weights = sum(item.bytes + item.scale_bytes for item in opened.tensors)
     wanted = _candidates(

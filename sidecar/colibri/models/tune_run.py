@@ -105,7 +105,7 @@ class Runner:
     def size_up(self, longest: float) -> Iterator[Workload]:
         """Makes the work larger until a run of the current settings lasts long enough.
 
-        Yields before every run. `longest` seconds of loading and work are never planned for.
+        Yields before every run. More than `longest` seconds of loading and work are not planned for.
         """
         while True:
             yield self._work
@@ -116,7 +116,7 @@ class Runner:
                 seconds >= LONG_ENOUGH_SECONDS
                 or grown == self._work
                 or grown.prompt + grown.generated > room
-                or self.wall_seconds * 2 > longest
+                or self.wall_seconds + seconds > longest
             ):
                 return
             self._work = grown
