@@ -157,6 +157,18 @@ def write_shards(
         (path / shard).write_bytes(b"")
 
 
+def cut(entries: Mapping[str, Raw], n_shards: int, empty: int) -> dict[str, str]:
+    """Shard of every entry when the writer's order (all F32, then all U8, by name) is cut into
+    `n_shards` files `out-NNNNN` of about as many entries, wherever a cut falls; number `empty`
+    gets nothing."""
+    order = sorted(entries, key=lambda n: (entries[n].dtype != "F32", n))
+    numbers = [n for n in range(n_shards) if n != empty]
+    return {
+        name: f"out-{numbers[i * len(numbers) // len(order)]:05d}.safetensors"
+        for i, name in enumerate(order)
+    }
+
+
 def split_expert(n_layers: int) -> Callable[[str], str]:
     """Shard names as published: MTP and indexer apart; the weights of expert 1 of the last layer
     lie in another shard than its scales, and its down projection apart from gate and up."""

@@ -17,6 +17,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from colibri.models.container import open_folder
+from tests.models.test_glm52_container import write as write_headers
 from tests.perf.driver import ROOT
 
 READY_TIMEOUT = 60.0
@@ -86,6 +88,18 @@ def import_seconds() -> float:
     if done.returncode != 0:
         raise RuntimeError(f"import colibri.cli failed: {done.stderr.strip()[-300:]}")
     return float(done.stdout)
+
+
+def table_seconds(folder: Path) -> float:
+    """Wall seconds of reading every header of a container with the 118,000 entries of the published
+    GLM-5.2 one, from `folder` or written there first.
+    """
+    if not (folder / "config.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_headers(folder)
+    started = time.perf_counter()
+    open_folder(folder)
+    return time.perf_counter() - started
 
 
 def _ready(port: int) -> bool:

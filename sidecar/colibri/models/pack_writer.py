@@ -120,9 +120,10 @@ def add(
         path = out / packed.INDEX_NAME
         index = parse_object(path.read_bytes(), str(path))
         if _is_added(index, staging):
-            _clean_up(out, index, addition.label)
-            shutil.rmtree(staging)
+            _clean_up(out, staging, index, addition.label)
             return
+        if staging.exists() and not any(staging.iterdir()):
+            staging.rmdir()
         if not job.overwrite and any(_names(index, addition.prefix)):
             raise UsageError(
                 f"the container holds {addition.prefix}* already.",
@@ -146,8 +147,7 @@ def add(
         merged = _merge(index, added, addition.prefix) | dict(job.info)
         _write_file(path, _dump(merged))
         sync_folder(out)
-        _clean_up(out, merged, addition.label)
-        shutil.rmtree(staging)
+        _clean_up(out, staging, merged, addition.label)
 
 
 def _names(index: Mapping[str, Any], prefix: str) -> Iterator[str]:
@@ -198,12 +198,19 @@ def _merge(index: dict[str, Any], added: dict[str, Any], prefix: str) -> dict[st
     return merged
 
 
-def _clean_up(out: Path, index: Mapping[str, Any], label: str) -> None:
-    """Removes the files of an earlier addition that the index does not name any more."""
+def _clean_up(out: Path, staging: Path, index: Mapping[str, Any], label: str) -> None:
+    """Removes the files of an earlier addition that the index does not name any more, and the
+    folder of this one; its index goes last, so that a kill here is completed by the next run.
+    """
     names = {entry["name"] for entry in index["files"]}
     for path in out.glob(f"packed-{label}*.safetensors*"):
         if path.name not in names:
             path.unlink()
+    for path in staging.iterdir():
+        if path.name != packed.INDEX_NAME:
+            path.unlink()
+    (staging / packed.INDEX_NAME).unlink()
+    staging.rmdir()
 
 
 def _verify(folder: Path, state: dict[str, Any], checking: Progress | None) -> None:
