@@ -187,6 +187,13 @@ class Settings:
         metavar="TOKENS",
         check=_between(0, 16_384),
     )
+    drafts: str = _setting(
+        "auto",
+        "engine.drafts",
+        "Most tokens that the model's MTP layer drafts per step. auto: up to 3 if memory allows; "
+        "0: the layer is not loaded. Drafts that do not pay are switched off.",
+        choices=("auto", "0", "1", "2", "3"),
+    )
 
     host: str = _setting(
         "127.0.0.1", "server.host", "Address to listen on.", metavar="ADDRESS", check=_not_blank
@@ -323,6 +330,8 @@ class Setting:
             value = float(value)
         if self.kind is tuple and isinstance(value, list) and all(type(v) is str for v in value):
             value = tuple(value)
+        if self.choices and type(value) is int:
+            value = str(value)
         if type(value) is not self.kind:
             raise UsageError(f"expected {self.type_name}, got {value!r}.", where=where)
         return self.validate(value, where)

@@ -334,3 +334,45 @@ def test_prompts_and_answers_are_never_logged(
     assert "private" not in "".join(
         record.getMessage() for record in caplog.records if record.name.startswith("colibri")
     )
+
+
+def test_health_tells_what_drafts_and_experts_do(start: Start) -> None:
+    """R138: the state of drafts and why, the experts' counters, the request's own drafts."""
+    server = start(
+        Script(pieces=("x ",), repeat=True, token_ms=1, token_bytes=1000, draft_bytes=1), drafts=3
+    )
+    with server.raw(chat_request(chat_body(stream=True))) as connection:
+        seen = b""
+        while seen.count(b'"content":"x') < 40:
+            seen += connection.recv(1 << 16)
+        health = server.get("/health").json()
+    drafts, experts = health["engine"]["drafts"], health["engine"]["experts"]
+    assert drafts["on"] is True
+    assert drafts["depth"] >= 1
+    assert drafts["most"] == 3
+    assert drafts["reason"].startswith("on: ")
+    assert drafts["proposed"] >= drafts["accepted"] > 0
+    assert drafts["acceptance"] == 1
+    assert drafts["tokens_per_forward"] > 1
+    assert experts["streaming"] is True
+    assert experts["bytes_read"] > 1000
+    (request,) = health["requests"]
+    assert request["drafts_accepted"] > 0
+    server.wait_for(active=0, cancelled=1)
+
+
+def test_health_says_why_there_are_no_drafts(server: FakeServer) -> None:
+    """R138."""
+    engine = server.get("/health").json()["engine"]
+    assert engine["drafts"]["on"] is False
+    assert engine["drafts"]["reason"] == "off: no MTP layer"
+    assert engine["experts"]["streaming"] is False
+
+
+def test_a_streamed_answer_with_drafts_equals_the_one_without(start: Start) -> None:
+    script = Script(pieces=tuple(f"{i} " for i in range(60)), hits=(True, True, False))
+    plain, drafting = start(script), start(script, drafts=3)
+    texts = [text_of(server.chunks(stop=["47"])) for server in (plain, drafting)]
+    assert texts[0] == texts[1] == "".join(f"{i} " for i in range(47))
+    usage = drafting.backend.decoded
+    assert usage > 47, "rejected drafts were computed and not told"

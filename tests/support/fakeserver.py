@@ -52,12 +52,13 @@ class FakeServer:
         self,
         *scripts: Script,
         context: int = 4096,
+        drafts: int = 0,
         engine: EngineClient | None = None,
         model: ServedModel | None = None,
         **settings: Any,
     ) -> None:
         self.settings = Settings(port=0, **settings)
-        self.backend = FakeBackend(Options(context=context, scripts=scripts))
+        self.backend = FakeBackend(Options(context=context, scripts=scripts, drafts=drafts))
         self.engine = engine or ThreadEngine(
             lambda: self.backend, slots=self.settings.kv_slots, parallel=self.settings.parallel
         )

@@ -5,14 +5,12 @@ Covers R136, R138, R140 and R144 as far as the loop is concerned.
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from colibri.engine import fake
-from colibri.engine.draft_policy import DraftPolicy, StepCost
+from colibri.engine.draft_policy import DraftPolicy
 from colibri.engine.drafting import Lag
 from colibri.engine.fake import FakeBackend, Options, Script
 from colibri.engine.protocol import (
@@ -21,86 +19,31 @@ from colibri.engine.protocol import (
     Done,
     Event,
     Failed,
-    Stop,
-    Submit,
     Tokens,
 )
-from colibri.engine.worker import Worker
+from tests.support.engineloop import TIMEOUT, EngineLoop, Fixed, text_of
 
-TIMEOUT = 20
 WORDS = tuple(f"word{i} " for i in range(40))
 
 
-class Fixed(DraftPolicy):
-    """Always the greatest depth."""
-
-    def __init__(self, most: int, start: int = 1) -> None:
-        super().__init__(most, start)
-        self.depth = self.wanted = most
-        self.costs: list[StepCost | None] = []
-
-    def note(self, cost: StepCost | None) -> None:
-        self.costs.append(cost)
-
-
-class Harness:
-    """A worker over a scripted engine with drafts."""
+class Harness(EngineLoop):
+    """A worker over a scripted engine with drafts; prompts are texts."""
 
     def __init__(
         self,
         drafts: int = 3,
         parallel: int = 1,
         context: int = 4096,
-        policy: Callable[[int, int], DraftPolicy] = Fixed,
+        policy: Callable[[int], DraftPolicy] = Fixed,
     ) -> None:
         self.backend = FakeBackend(Options(context=context, drafts=drafts))
-        self.events: queue.Queue[Event] = queue.Queue()
-        self.worker = Worker(self.backend, self._emit, parallel=parallel, policy=policy)
-        self.on_event: Callable[[Event], None] = lambda event: None
-        self.thread = threading.Thread(target=self.worker.run)
-        self.thread.start()
-        self._jobs = 0
+        super().__init__(self.backend, parallel, policy)
 
-    def _emit(self, event: Event) -> None:
-        self.on_event(event)  # in the loop's thread: between two tokens of one step
-        self.events.put(event)
+    def ask(self, prompt: str = "hi", **fields: object) -> str:
+        return self.submit(fake.encode(prompt), **fields)
 
-    def submit(self, prompt: str = "hi", **fields: object) -> str:
-        self._jobs += 1
-        job = f"job{self._jobs}"
-        values: dict[str, object] = {
-            "max_tokens": 1000,
-            "temperature": 0.0,
-            "top_p": 1.0,
-            "seed": 1,
-            **fields,
-        }
-        self.worker.handle(Submit(job=job, prompt=fake.encode(prompt), **values))
-        return job
-
-    def ends(self, *jobs: str) -> dict[str, list[Event]]:
-        """All events of these jobs, until each has ended."""
-        seen: dict[str, list[Event]] = {job: [] for job in jobs}
-        while not all(seen[job] and isinstance(seen[job][-1], Done | Failed) for job in jobs):
-            event = self.events.get(timeout=TIMEOUT)
-            seen[getattr(event, "job", "")].append(event)
-        return seen
-
-    def answer(self, prompt: str = "hi", **fields: object) -> tuple[str, Done]:
-        job = self.submit(prompt, **fields)
-        events = self.ends(job)[job]
-        done = events[-1]
-        assert isinstance(done, Done), done
-        return text_of(events), done
-
-    def close(self) -> None:
-        self.worker.handle(Stop())
-        self.thread.join(TIMEOUT)
-        assert not self.thread.is_alive()
-
-
-def text_of(events: Sequence[Event]) -> str:
-    return "".join(p.text for e in events if isinstance(e, Tokens) for p in e.parts)
+    def say(self, prompt: str = "hi", **fields: object) -> tuple[str, Done]:
+        return self.answer(fake.encode(prompt), **fields)
 
 
 @pytest.fixture
@@ -120,7 +63,7 @@ def test_the_text_and_its_usage_are_those_without_drafts(
 ) -> None:
     harness = Harness(drafts)
     harness.backend.enqueue(Script(pieces=WORDS, hits=hits))
-    text, done = harness.answer()
+    text, done = harness.say()
     assert text == "".join(WORDS)
     assert (done.finish_reason, done.usage.completion) == ("stop", len(WORDS))
     state = harness.worker.snapshot().drafts
@@ -130,7 +73,7 @@ def test_the_text_and_its_usage_are_those_without_drafts(
 
 def test_accepted_drafts_save_steps(harness: Harness) -> None:
     harness.backend.enqueue(Script(pieces=WORDS))
-    harness.answer()
+    harness.say()
     assert len(harness.backend.steps) == len(WORDS) // 4
     state = harness.worker.snapshot().drafts
     assert state.tokens_per_forward is not None
@@ -140,7 +83,7 @@ def test_accepted_drafts_save_steps(harness: Harness) -> None:
 @pytest.mark.parametrize("limit", range(1, 12))
 def test_no_token_beyond_max_tokens_is_told_or_computed(harness: Harness, limit: int) -> None:
     harness.backend.enqueue(Script(pieces=WORDS))
-    text, done = harness.answer(max_tokens=limit)
+    text, done = harness.say(max_tokens=limit)
     assert text == "".join(WORDS[:limit])
     assert (done.finish_reason, done.usage.completion) == ("length", limit)
     assert harness.backend.longest < len("hi") + limit or limit == 1
@@ -150,7 +93,7 @@ def test_no_token_beyond_max_tokens_is_told_or_computed(harness: Harness, limit:
 def test_no_token_beyond_the_context_is_computed(context: int) -> None:
     harness = Harness(context=context)
     harness.backend.enqueue(Script(pieces=("x",), repeat=True))
-    text, done = harness.answer("1234")
+    text, done = harness.say("1234")
     assert text == "x" * (context - 4)
     assert done.finish_reason == "length"
     assert harness.backend.longest < context
@@ -162,7 +105,7 @@ def test_a_stop_text_inside_an_accepted_run_ends_text_usage_and_history_there(
     harness: Harness, stop: str
 ) -> None:
     harness.backend.enqueue(Script(pieces=WORDS))
-    text, done = harness.answer("prompt", stops=(stop,))
+    text, done = harness.say("prompt", stops=(stop,))
     number = WORDS.index(stop)
     assert text == "".join(WORDS[:number])
     assert (done.finish_reason, done.usage.completion) == ("stop", number + 1)
@@ -174,7 +117,7 @@ def test_a_stop_text_inside_an_accepted_run_ends_text_usage_and_history_there(
 def test_an_end_id_inside_an_accepted_run_ends_the_turn(harness: Harness, length: int) -> None:
     """The engine also drafts what would come behind the end; none of that is told or kept."""
     harness.backend.enqueue(Script(pieces=WORDS[:length]))
-    text, done = harness.answer("prompt")
+    text, done = harness.say("prompt")
     assert text == "".join(WORDS[:length])
     assert (done.finish_reason, done.usage.completion) == ("stop", length)
     (slot,) = harness.worker._slots.slots
@@ -191,19 +134,19 @@ def test_a_cancel_in_the_middle_of_an_accepted_run_ends_there(harness: Harness, 
 
     harness.on_event = cancel
     harness.backend.enqueue(Script(pieces=WORDS))
-    text, done = harness.answer("prompt")
+    text, done = harness.say("prompt")
     assert text == "".join(WORDS[:after])
     assert (done.finish_reason, done.usage.completion) == ("cancelled", after)
     (slot,) = harness.worker._slots.slots
     assert len(slot.history) == len(slot.session) <= len("prompt") + after
     harness.on_event = lambda event: None
-    assert harness.answer("prompt")[0] == "ok"
+    assert harness.say("prompt")[0] == "ok"
 
 
 def test_what_a_slot_holds_afterwards_serves_the_next_prompt(harness: Harness) -> None:
     harness.backend.enqueue(Script(pieces=WORDS), Script(pieces=WORDS))
-    harness.answer("the same beginning, one end")
-    text, done = harness.answer("the same beginning, another end")
+    harness.say("the same beginning, one end")
+    text, done = harness.say("the same beginning, another end")
     assert done.usage.cached == len("the same beginning, ")
     assert text == "".join(WORDS)
 
@@ -217,7 +160,7 @@ def test_jobs_side_by_side_draft_to_different_depths() -> None:
         Script(pieces=WORDS * 4, hits=(True, False)),
     ]
     harness.backend.enqueue(*scripts)
-    jobs = [harness.submit(f"prompt {n}") for n in range(3)]
+    jobs = [harness.ask(f"prompt {n}") for n in range(3)]
     ends = harness.ends(*jobs)
     assert {text_of(events) for events in ends.values()} == {"".join(WORDS * 4)}
     wide = [step for step in harness.backend.steps if len(step) > 1]
@@ -230,7 +173,7 @@ def test_a_step_that_fails_is_repeated_without_drafts(harness: Harness) -> None:
     """R144: what only a rejected draft would have met is no failure; what the text meets is one,
     at the very token where it would be one without drafts, with the engine's sentence."""
     harness.backend.enqueue(Script(pieces=WORDS[:20], break_at=9))
-    job = harness.submit()
+    job = harness.ask()
     events = harness.ends(job)[job]
     failed = events[-1]
     assert isinstance(failed, Failed)
@@ -238,13 +181,13 @@ def test_a_step_that_fails_is_repeated_without_drafts(harness: Harness) -> None:
     assert failed.code == "engine_numeric"
     assert "layer 1" in failed.message
     assert "position 11" in failed.message
-    assert harness.answer()[0] == "ok"
+    assert harness.say()[0] == "ok"
 
 
 def test_a_step_that_only_a_wrong_draft_breaks_is_no_failure(harness: Harness) -> None:
     """The text ends before the place that cannot be computed."""
     harness.backend.enqueue(Script(pieces=WORDS[:6], break_at=6))
-    assert harness.answer()[0] == "".join(WORDS[:6])
+    assert harness.say()[0] == "".join(WORDS[:6])
 
 
 def test_not_finite_logits_at_a_drafted_place_fail_where_they_would_without(
@@ -252,7 +195,7 @@ def test_not_finite_logits_at_a_drafted_place_fail_where_they_would_without(
 ) -> None:
     """R144: the error comes after the accepted tokens before it."""
     harness.backend.enqueue(Script(pieces=WORDS, fail_at=6))
-    job = harness.submit()
+    job = harness.ask()
     events = harness.ends(job)[job]
     failed = events[-1]
     assert isinstance(failed, Failed)
@@ -265,7 +208,7 @@ def test_one_failing_job_of_a_drafting_batch_does_not_take_the_others_down() -> 
     harness.backend.enqueue(
         Script(pieces=WORDS), Script(pieces=WORDS, break_at=13), Script(pieces=WORDS)
     )
-    jobs = [harness.submit(f"prompt {n}") for n in range(3)]
+    jobs = [harness.ask(f"prompt {n}") for n in range(3)]
     ends = harness.ends(*jobs)
     texts = sorted(text_of(events) for events in ends.values())
     assert texts == sorted(["".join(WORDS), "".join(WORDS), "".join(WORDS[:14])])
@@ -282,7 +225,7 @@ def test_a_draft_that_fails_is_left_out_and_said(caplog: pytest.LogCaptureFixtur
     caplog.set_level("INFO")
     harness = Harness(policy=DraftPolicy)
     harness.backend.enqueue(Script(pieces=WORDS, fail_draft="layer 78 gave non-finite values"))
-    assert harness.answer()[0] == "".join(WORDS)
+    assert harness.say()[0] == "".join(WORDS)
     state = harness.worker.snapshot().drafts
     assert (state.on, state.reason) == (
         False,
@@ -301,7 +244,7 @@ def test_drafts_that_bring_nothing_switch_off_and_say_why(
     harness.backend.enqueue(
         Script(pieces=WORDS, repeat=True, hits=(False,), token_ms=1, draft_ms=1)
     )
-    harness.answer(max_tokens=150)
+    harness.say(max_tokens=150)
     state = harness.worker.snapshot().drafts
     assert not state.on
     assert state.reason.startswith("off: time per token rose ")
@@ -325,7 +268,7 @@ def test_drafts_that_read_more_than_they_bring_switch_off() -> None:
         draft_bytes=10**6,
     )
     harness.backend.enqueue(script)
-    harness.answer(max_tokens=200)
+    harness.say(max_tokens=200)
     state = harness.worker.snapshot().drafts
     assert state.reason.startswith("off: bytes per accepted token rose 1.")
     assert state.acceptance is not None
@@ -336,7 +279,7 @@ def test_drafts_that_read_more_than_they_bring_switch_off() -> None:
 def test_drafts_that_pay_stay_on_with_their_figures() -> None:
     harness = Harness(policy=DraftPolicy)
     harness.backend.enqueue(Script(pieces=WORDS, repeat=True, token_ms=2))
-    harness.answer(max_tokens=400)
+    harness.say(max_tokens=400)
     state = harness.worker.snapshot().drafts
     assert state.on
     assert state.depth >= 1
@@ -351,7 +294,7 @@ def test_drafts_that_pay_stay_on_with_their_figures() -> None:
 def test_without_drafts_none_are_asked_for_and_the_state_says_why() -> None:
     harness = Harness(drafts=0)
     harness.backend.enqueue(Script(pieces=WORDS))
-    harness.answer()
+    harness.say()
     assert set(harness.backend.steps) == {(1,)}
     state = harness.worker.snapshot().drafts
     assert (state.on, state.most, state.reason) == (False, 0, "off: no MTP layer")
@@ -360,7 +303,7 @@ def test_without_drafts_none_are_asked_for_and_the_state_says_why() -> None:
 
 def test_a_job_tells_its_own_drafts(harness: Harness) -> None:
     harness.backend.enqueue(Script(pieces=("x",), repeat=True, token_ms=1))
-    job = harness.submit(max_tokens=3000)
+    job = harness.ask(max_tokens=3000)
     while not isinstance(harness.events.get(timeout=TIMEOUT), Tokens):
         pass
     states = [state for state in harness.worker.snapshot().jobs if state.job == job]
@@ -374,13 +317,13 @@ def test_a_job_tells_its_own_drafts(harness: Harness) -> None:
 def test_the_steps_of_a_job_are_measured_with_their_tokens() -> None:
     made: list[Fixed] = []
 
-    def policy(most: int, start: int) -> DraftPolicy:
-        made.append(Fixed(most, start))
+    def policy(most: int) -> DraftPolicy:
+        made.append(Fixed(most))
         return made[-1]
 
     harness = Harness(policy=policy)
     harness.backend.enqueue(Script(pieces=WORDS[:12], token_ms=3, token_bytes=7))
-    job = harness.submit()
+    job = harness.ask()
     assert isinstance(harness.ends(job)[job][0], Accepted)
     costs = [cost for cost in made[0].costs if cost is not None]
     assert [cost.tokens for cost in costs] == [4, 4, 4]

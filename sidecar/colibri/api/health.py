@@ -14,14 +14,21 @@ from flask import Blueprint, Response, current_app, request
 from colibri import __version__
 from colibri.api.guard import Guard
 from colibri.api.services import Services
+from colibri.engine.protocol import EngineInfo, JobState
 
 STATUS = {"ready": "ok"}
+# The worker answers in well under a millisecond; one that hangs must not hang its health.
+SNAPSHOT_SECONDS = 0.5
 
 
 def report(services: Services) -> dict[str, Any]:
-    """Everything /health tells. Sizes in bytes, lengths in tokens."""
+    """Everything /health tells. Sizes in bytes, lengths in tokens.
+
+    `experts` and `drafts` are null while the worker does not answer.
+    """
     engine, scheduler, model = services.engine.status(), services.scheduler, services.model
-    info = engine.info
+    info, snapshot = engine.info, services.engine.snapshot(SNAPSHOT_SECONDS)
+    drafts = {job.job: job for job in snapshot.jobs} if snapshot else {}
     return {
         "status": STATUS.get(engine.state, engine.state),
         "version": __version__,
@@ -37,16 +44,32 @@ def report(services: Services) -> dict[str, Any]:
             "max_queue": scheduler.max_queue,
             "queue_timeout_seconds": scheduler.queue_timeout,
         },
-        "requests": [msgspec.structs.asdict(activity) for activity in scheduler.activities()],
+        "requests": [
+            {**msgspec.structs.asdict(activity), **_drafts_of(drafts.get(activity.id))}
+            for activity in scheduler.activities()
+        ],
         "engine": {
             "state": engine.state,
             "restarts": engine.restarts,
             "last_failure": engine.last_failure,
             "pid": engine.pid,
             "rss_bytes": engine.rss_bytes,
-            **({} if info is None else msgspec.structs.asdict(info)),
+            **_facts(info),
+            "experts": msgspec.structs.asdict(snapshot.experts) if snapshot else None,
+            "drafts": msgspec.structs.asdict(snapshot.drafts) if snapshot else None,
         },
     }
+
+
+def _facts(info: EngineInfo | None) -> dict[str, Any]:
+    """What was known when the engine was opened; of drafts the state now tells more."""
+    facts = {} if info is None else msgspec.structs.asdict(info)
+    return {name: value for name, value in facts.items() if not name.startswith("drafts")}
+
+
+def _drafts_of(job: JobState | None) -> dict[str, int]:
+    proposed, accepted = (job.drafts_proposed, job.drafts_accepted) if job else (0, 0)
+    return {"drafts_proposed": proposed, "drafts_accepted": accepted}
 
 
 def blueprint(services: Services) -> Blueprint:

@@ -105,6 +105,7 @@ def engine_options(chosen: Settings, folder: Path) -> dict[str, Any]:
         "threads": chosen.threads,
         "io_mode": chosen.io_mode,
         "prefetch": chosen.prefetch,
+        "drafts": chosen.drafts,
         "prefill_chunk": chosen.prefill_chunk,
     }
 

@@ -167,13 +167,12 @@ class _Duel:
 class DraftPolicy:
     """See the module's text. `depth` is the one in use, `wanted` that of the next step.
 
-    `most` is the deepest draft; `start` the depth that is tried first. `reason` says why drafts are
-    on or off.
+    `most` is the deepest draft, at least 1. `reason` says why drafts are on or off.
     """
 
-    def __init__(self, most: int, start: int = 1) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self.depth = min(start, most)
+        self.depth = 1
         self.reason = "being measured"
         self.plain: Rate | None = None
         self.drafted: Rate | None = None

@@ -115,12 +115,9 @@ class Drafting:
         most: int,
         reason: str,
         counters: Callable[[], Counters],
-        *,
-        start: int = 1,
-        policy: Callable[[int, int], DraftPolicy] = DraftPolicy,
+        policy: Callable[[int], DraftPolicy] = DraftPolicy,
     ) -> None:
         self._most = most
-        self._start = start
         self._make = policy
         self._counters = counters
         self._policies: dict[int, DraftPolicy] = {}
@@ -128,7 +125,7 @@ class Drafting:
         self._tokens = self._forwards = 0
         self.state = DraftState(
             on=most > 0,
-            depth=min(start, most),
+            depth=min(1, most),
             most=most,
             reason=_said(most > 0, "being measured" if most else reason),
         )
@@ -181,7 +178,7 @@ class Drafting:
     def _policy(self, width: int) -> DraftPolicy:
         key = width.bit_length()
         if key not in self._policies:
-            self._policies[key] = self._make(self._most, self._start)
+            self._policies[key] = self._make(self._most)
         return self._policies[key]
 
     def _publish(self, policy: DraftPolicy, before: int) -> None:

@@ -108,7 +108,7 @@ class _Running:
 
 class Worker:
     """See the module's text. `parallel` jobs run at once in `slots` slots (0 = as many); `policy`
-    makes what decides over drafts, from their greatest depth and the first one to try.
+    makes what decides over drafts, from their greatest depth.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Worker:
         *,
         slots: int = 0,
         parallel: int = 1,
-        policy: Callable[[int, int], DraftPolicy] = DraftPolicy,
+        policy: Callable[[int], DraftPolicy] = DraftPolicy,
     ) -> None:
         self._backend = backend
         self._emit = emit
@@ -129,7 +129,7 @@ class Worker:
         self._stopping = False
         self._steps = 0
         info = backend.info
-        self._drafting = Drafting(info.drafts, info.drafts_reason, backend.counters, policy=policy)
+        self._drafting = Drafting(info.drafts, info.drafts_reason, backend.counters, policy)
 
     # ---- any thread ----
 

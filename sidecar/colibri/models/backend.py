@@ -20,6 +20,7 @@ from colibri.engine.status import EngineError, Status
 from colibri.engine.table import EngineOptions, IoMode, Isa, Precision
 from colibri.errors import ResourceError
 from colibri.hardware import memory
+from colibri.models.draft_choice import AUTO, NO_MTP_LAYER, costs_residence, drafts_wanted
 from colibri.models.model import Model, open_model
 from colibri.text.detok import Detokenizer
 from colibri.text.stop import StopFilter
@@ -44,6 +45,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     memory_budget: int = 0
     io_mode: str = "auto"
     prefetch: str = "on"
+    drafts: str = "auto"
     prefill_chunk: int = 0
 
 
@@ -118,6 +120,36 @@ def _open(model: Model, base: EngineOptions, wanted: int) -> ffi.Engine:
             context = max(context // 2, min(LEAST_CONTEXT, longest))
 
 
+def _open_with_drafts(
+    model: Model, base: EngineOptions, options: Options
+) -> tuple[ffi.Engine, int, str]:
+    """The engine, its most drafts per step, and the reason if there are none."""
+    most, reason = drafts_wanted(options.drafts, model.geometry.n_mtp_layers)
+    if most == 0:
+        return _open(model, base, options.context), 0, reason
+    drafting = msgspec.structs.replace(base, drafts=most)
+    asked = options.drafts != AUTO
+    if not asked:
+        tokens = options.context or min(LEAST_CONTEXT, model.geometry.max_position)
+        plans = (ffi.plan(model.geometry, model.files.tensors, o) for o in (base, drafting))
+        plain, larger = (p.weight_bytes + tokens * p.kv_bytes_per_token for p in plans)
+        if costs_residence(base.memory_budget, plain, larger):
+            return (
+                _open(model, base, options.context),
+                0,
+                "the experts would not fit beside the MTP layer",
+            )
+    try:
+        engine = _open(model, drafting, options.context)
+    except (EngineError, ResourceError) as error:
+        if asked or (isinstance(error, EngineError) and error.code != Status.MEMORY):
+            raise
+        return _open(model, base, options.context), 0, "no memory for the MTP layer"
+    if engine.snapshot().has_mtp:
+        return engine, most, ""
+    return engine, 0, NO_MTP_LAYER
+
+
 class NativeBackend:
     """The C engine with one model. Raises what opening a model or an engine raises."""
 
@@ -133,7 +165,7 @@ class NativeBackend:
             no_prefetch=options.prefetch == "off",
             prefill_chunk=options.prefill_chunk,
         )
-        self._engine = _open(model, base, options.context)
+        self._engine, self._drafts, self._drafts_reason = _open_with_drafts(model, base, options)
         self._tokenizer = model.text.tokenizer
         self.end_ids = model.text.end_ids
         self.info = self._describe(model, budget)
@@ -149,6 +181,8 @@ class NativeBackend:
             weight_bytes=snapshot.weight_bytes,
             kv_bytes_per_token=snapshot.kv_bytes_per_token,
             memory_budget=budget,
+            drafts=self._drafts,
+            drafts_reason=self._drafts_reason,
         )
 
     def session(self) -> BackendSession:
