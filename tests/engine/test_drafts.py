@@ -78,7 +78,7 @@ def answers(backend: NativeBackend, **fields: object) -> list[tuple[list[int], s
     """Ids, text and token count of the answer to each prompt, one after the other."""
     found = []
     with looped(backend) as loop:
-        (slot,) = loop.worker._slots
+        (slot,) = loop.worker._slots.slots
         for number, prompt in enumerate(PROMPTS):
             text, done = loop.answer(prompt, max_tokens=TOKENS, seed=number, **fields)
             # The last token is told and not appended.
@@ -131,7 +131,7 @@ def test_a_conversation_continues_from_what_drafts_left_in_the_slot(open_model: 
     seen = []
     for drafts in ("0", "3"):
         with looped(open_model(drafts)) as loop:
-            (slot,) = loop.worker._slots
+            (slot,) = loop.worker._slots.slots
             loop.answer(PROMPTS[3], max_tokens=TOKENS)
             second = slot.history + draftmodel.prompt(99)
             text, done = loop.answer(second, max_tokens=TOKENS)

@@ -41,7 +41,7 @@ class EngineLoop:
         self.on_event: Callable[[Event], None] = lambda event: None
         self.events: queue.Queue[Event] = queue.Queue()
         self.worker = Worker(backend, self._emit, parallel=parallel, policy=policy)
-        self.thread = threading.Thread(target=self.worker.run)
+        self.thread = threading.Thread(target=self.worker.run, daemon=True)
         self.thread.start()
         self._jobs = 0
 
