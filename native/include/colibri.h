@@ -12,9 +12,9 @@
  * - Structs passed in start with `struct_size = sizeof(struct)`; a smaller size means the caller was
  *   built against an older header and the missing fields take their defaults (0).
  * - Threads: an engine and its sessions belong to ONE calling thread at a time, except
- *   colibri_session_cancel, colibri_engine_snapshot, colibri_engine_usage and the pure functions
- *   (colibri_weight_*, colibri_cpu_*, colibri_version, colibri_policy_replay), which may be called
- *   from any thread at any time while the object is alive.
+ *   colibri_session_cancel, colibri_engine_snapshot, colibri_engine_mirrors, colibri_engine_usage and
+ *   the pure functions (colibri_weight_*, colibri_cpu_*, colibri_version, colibri_policy_replay), which
+ *   may be called from any thread at any time while the object is alive.
  * - Numerics: for one engine (model, precision, kv type, instruction set) the logits of a token
  *   depend only on the tokens before it. Threads, slice sizes, batch mates, expert placement and
  *   the way the prompt was cut change speed, never a bit of the result.
@@ -186,6 +186,11 @@ typedef struct {
     int32_t no_prefetch;  /* 1 = no reads on a guess */
     int32_t drafts;       /* most drafts of the MTP layer per step, 0..3; 0 = the layer is not loaded */
     int32_t reserved;
+    /* Copies of the weight files on other drives: [n_mirrors][n_paths], NULL = the mirror lacks the file;
+     * a path given to open may then be NULL where a mirror has the file. What a copy cannot vouch for by
+     * size and header is left out. Which copy is read never changes a token. */
+    const char *const *mirror_paths;
+    int32_t n_mirrors; /* at most 31 */
 } colibri_engine_options;
 
 typedef struct colibri_engine colibri_engine;
@@ -222,6 +227,23 @@ typedef struct {
     int64_t disk_wait_ns;   /* time spent waiting for the disk */
     int64_t cached_experts; /* slots that hold an expert, or await one that is being read */
 } colibri_engine_snapshot_t;
+
+typedef enum {
+    COLIBRI_MIRROR_IN_USE = 0,
+    COLIBRI_MIRROR_FAILED = 1 /* its last read failed; it is given one to try from time to time */
+} colibri_mirror_state;
+
+/* One set of weight files from which experts are read: the model's own paths, or a mirror. */
+typedef struct {
+    uint32_t struct_size;
+    int32_t state;   /* colibri_mirror_state */
+    int32_t files;   /* in use */
+    int32_t refused; /* given and left out: cannot be opened, or another size or header */
+    int64_t bytes;   /* of experts, read so far */
+    int64_t reads;   /* ranges of experts read so far */
+    int64_t failures;
+    int64_t rate; /* bytes per second, moving average; 0 = not measured yet */
+} colibri_mirror_t;
 
 /* Sampling parameters of one call. The random draw depends only on (seed, position of the new
  * token), so a restart or other requests beside this one do not change the text. */
@@ -278,6 +300,10 @@ int32_t colibri_engine_plan(const colibri_engine_options *options, const colibri
 /* All sessions must be closed first; NULL is allowed. */
 void colibri_engine_close(colibri_engine *engine);
 void colibri_engine_snapshot(const colibri_engine *engine, colibri_engine_snapshot_t *out);
+/* Fills up to `n` of: the model's own paths (first), then the mirrors in the order given. out[0].struct_size
+ * says how large each element is. Returns how many there are; 0 = nothing is read any more, all experts are
+ * in memory. Any thread. */
+int32_t colibri_engine_mirrors(const colibri_engine *engine, colibri_mirror_t *out, int32_t n);
 
 /* Use counts: counts[layer * n_experts + expert], n = (n_layers + n_mtp_layers) * n_experts; layers without
  * routed experts hold zeros. An expert is counted once for each decode step that asked for it; long prompts

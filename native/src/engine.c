@@ -360,7 +360,9 @@ int32_t colibri_engine_open(const colibri_engine_options *options, const colibri
     start_loader(engine, &loader, &error);
     int32_t status = configure(engine, options, geometry, &error);
     if (status == COLIBRI_OK)
-        status = clb_table_open(&engine->table, paths, n_paths, tensors, n_tensors, &error);
+        status = clb_table_open(&engine->table, paths, n_paths, engine->options.mirror_paths,
+                                engine->options.n_mirrors, tensors, n_tensors, &error);
+    engine->options.mirror_paths = NULL; /* the caller's, and may go now */
     if (status == COLIBRI_OK) {
         loader.precision = engine->options.precision;
         status = bind_weights(engine, &loader);
@@ -380,7 +382,9 @@ int32_t colibri_engine_open(const colibri_engine_options *options, const colibri
     if (status == COLIBRI_OK)
         status = load_weights(engine, &loader, &error);
     clb_loader_free(&loader);
-    if (!engine->store.streaming)
+    if (engine->store.streaming)
+        clb_table_close_files(&engine->table); /* the store has its own */
+    else
         clb_table_close(&engine->table);
     if (status != COLIBRI_OK) {
         colibri_engine_close(engine);
@@ -402,7 +406,7 @@ int32_t colibri_engine_plan(const colibri_engine_options *options, const colibri
     start_loader(engine, &loader, &error);
     int32_t status = configure(engine, options, geometry, &error);
     if (status == COLIBRI_OK)
-        status = clb_table_open(&engine->table, NULL, 0, tensors, n_tensors, &error);
+        status = clb_table_open(&engine->table, NULL, 0, NULL, 0, tensors, n_tensors, &error);
     if (status == COLIBRI_OK) {
         loader.precision = engine->options.precision;
         status = bind_weights(engine, &loader);
@@ -479,4 +483,30 @@ void colibri_engine_snapshot(const colibri_engine *engine, colibri_engine_snapsh
             engine->store.streaming ? atomic_load(&engine->store.n_cached) : clb_store_slots(&engine->store),
     };
     memcpy(out, &s, size < sizeof s ? size : sizeof s);
+}
+
+int32_t colibri_engine_mirrors(const colibri_engine *engine, colibri_mirror_t *out, int32_t n)
+{
+    if (engine == NULL || !engine->store.streaming)
+        return 0;
+    const clb_table *table = &engine->table;
+    const uint32_t size = out != NULL && n > 0 ? out->struct_size : 0;
+    for (int32_t r = 0; r < n && r < table->n_replicas && size > 0; r++) {
+        const clb_store_replica *seen = &engine->store.seen[r];
+        int32_t files = 0;
+        for (int32_t f = 0; f < table->n_files; f++)
+            files += (int32_t)(table->holders[f] >> r & 1);
+        colibri_mirror_t m = {
+            .struct_size = size,
+            .state = atomic_load(&seen->failed) ? COLIBRI_MIRROR_FAILED : COLIBRI_MIRROR_IN_USE,
+            .files = files,
+            .refused = table->refused[r],
+            .bytes = atomic_load(&seen->bytes),
+            .reads = atomic_load(&seen->reads),
+            .failures = atomic_load(&seen->failures),
+            .rate = atomic_load(&seen->rate),
+        };
+        memcpy((uint8_t *)out + (size_t)r * size, &m, size < sizeof m ? size : sizeof m);
+    }
+    return table->n_replicas;
 }

@@ -14,7 +14,14 @@ enum {
     CLB_FAULT_PARKED = 6,       /* a parked chunk comes back with one value changed */
     CLB_FAULT_POLICY = 20,      /* colibri_policy_replay gives up the expert that is expected soonest */
     CLB_FAULT_GUESSES = 21,     /* its guesses push out what they like */
-    CLB_FAULT_WARM_BYTE = 22    /* an expert loaded while idle arrives with one wrong byte */
+    CLB_FAULT_WARM_BYTE = 22,   /* an expert loaded while idle arrives with one wrong byte */
+    /* Reads of experts (store_fault.c). */
+    CLB_FAULT_MIRROR_EIO = 40,   /* every read of a mirror fails */
+    CLB_FAULT_PRIMARY_EIO = 41,  /* every read of the model's own files fails */
+    CLB_FAULT_EVERY_EIO = 42,    /* every replica fails from the 9th read of all to the 72nd */
+    CLB_FAULT_MIRROR_SLOW = 43,  /* reads of mirrors take 1 ms longer */
+    CLB_FAULT_PRIMARY_SLOW = 44, /* reads of the model's own files do */
+    CLB_FAULT_SHORT_READ = 45    /* of three reads one is interrupted and one returns half */
 };
 
 #endif

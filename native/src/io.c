@@ -116,9 +116,11 @@ static int try_direct(int handle)
 static int32_t open_file(clb_io_file *file, const char *path, int direct, const clb_error *error)
 {
     int64_t size;
-    file->path = strdup(path);
+    file->path = strdup(path != NULL ? path : "");
     if (file->path == NULL)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "out of memory for the list of files to read");
+    if (path == NULL)
+        return COLIBRI_OK;
     file->handle = clb_os_open(path, &size);
     if (file->handle < 0)
         return clb_fail(error, COLIBRI_ERROR_IO, "%s: cannot be opened for reading: %s", path,
@@ -286,7 +288,7 @@ static int all_direct(const clb_io *io)
 {
     int all = io->n_files > 0;
     for (int32_t i = 0; i < io->n_files; i++)
-        all &= atomic_load_explicit(&io->files[i].direct, memory_order_relaxed);
+        all &= io->files[i].handle < 0 || atomic_load_explicit(&io->files[i].direct, memory_order_relaxed);
     return all;
 }
 

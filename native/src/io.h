@@ -66,8 +66,9 @@ static inline int64_t clb_io_buffer_bytes(int64_t offset, int64_t bytes)
     return (offset + bytes - first + CLB_IO_ALIGN - 1) / CLB_IO_ALIGN * CLB_IO_ALIGN;
 }
 
-/* depth: most requests in flight, 1..256. A mode that does not work here is an error that says why;
- * AUTO never fails for that reason. direct = 0 reads through the page cache in every mode. */
+/* depth: most requests in flight, 1..256. A path may be NULL: reads of that file fail. A mode that does not
+ * work here is an error that says why; AUTO never fails for that reason. direct = 0 reads through the page
+ * cache in every mode. */
 int32_t clb_io_open(clb_io **out, const char *const *paths, int32_t n_paths, int32_t mode, int32_t direct,
                     int32_t depth, const clb_error *error);
 /* Waits for what is in flight. NULL is allowed. */

@@ -2,7 +2,7 @@
  *
  * io.c cuts a request into pieces and hands them to a backend; the backend reads a piece with as many
  * system calls as it takes (clb_io_piece_advance says whether to go on) and gives it back. Included by
- * io.c, io_uring.c, io_threads.c and tests only; everybody else uses io.h.
+ * io.c, io_uring.c, io_threads.c, store_fault.c and tests only; everybody else uses io.h.
  */
 #ifndef CLB_IO_INTERNAL_H
 #define CLB_IO_INTERNAL_H
@@ -23,7 +23,7 @@ typedef struct {
 } clb_io_test_hooks;
 
 typedef struct {
-    const char *path; /* owned */
+    const char *path; /* owned; "" = a place without a file */
     int handle;
     _Atomic int32_t direct; /* may fall to 0 while reading; never rises */
 } clb_io_file;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fault.h"
 #include "os.h"
 #include "store_internal.h"
 
@@ -206,11 +207,12 @@ static int32_t make_staging(clb_store *store, const clb_error *error)
     store->n_reads = n * (all_direct ? 1 : CLB_MAX_RANGES);
     store->guess_reads = 1 + (int32_t)(GUESS_BYTES / (all_direct ? clb_store_largest_slot(store) : bytes));
     store->reads = malloc((size_t)store->n_reads * sizeof *store->reads);
+    store->retries = malloc((size_t)store->n_reads * sizeof *store->retries);
     store->staging = malloc((size_t)n * sizeof *store->staging);
     store->staging_bytes = bytes;
     store->staging_arena_bytes = all_direct ? 64 : (size_t)(bytes * n);
     store->staging_arena = clb_os_alloc(store->staging_arena_bytes);
-    if (!store->reads || !store->staging || !store->staging_arena)
+    if (!store->reads || !store->retries || !store->staging || !store->staging_arena)
         return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the staging buffers of the expert cache");
     for (int32_t i = 0; i < store->n_reads; i++)
         store->reads[i].item = -1;
@@ -232,8 +234,12 @@ int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *poo
     if (status == COLIBRI_OK)
         status = make_staging(store, error);
     if (status == COLIBRI_OK)
-        status = clb_io_open(&store->io, (const char *const *)table->paths, table->n_files, options->io_mode,
-                             options->direct, store->n_reads, error);
+        status =
+            clb_io_open(&store->io, (const char *const *)table->paths, table->n_replicas * table->n_files,
+                        options->io_mode, options->direct, store->n_reads, error);
+    clb_replica_init(store->replicas, table->n_replicas, clb_os_seconds());
+    if (status == COLIBRI_OK && options->fault >= CLB_FAULT_MIRROR_EIO)
+        clb_store_plant_fault(store);
     return status;
 }
 
@@ -258,9 +264,11 @@ static void count_useful(clb_store *store, int32_t number)
     }
 }
 
-/* Starts as many reads as fit: what was asked for first, then guesses. */
+/* Starts as many reads as fit: what has to be read again, what was asked for, then guesses. */
 static void start_reads(clb_store *store)
 {
+    if (!clb_store_retry(store))
+        return;
     for (int32_t i = store->next_wanted; i < store->n_wanted; i++) {
         clb_store_item *item = &store->items[store->wanted[i]];
         if (item->wanted && item->state == ITEM_ABSENT && !clb_store_start_read(store, store->wanted[i], i))
@@ -357,7 +365,7 @@ int32_t clb_store_next(clb_store *store, int32_t mode, const clb_expert **out, i
             clb_store_collect(store, 0);
             start_reads(store);
             if (store->failed >= 0) {
-                clb_io_describe(store->io, &store->failure, error);
+                clb_store_describe_failure(store, error);
                 return -COLIBRI_ERROR_IO;
             }
         }
@@ -466,6 +474,11 @@ void clb_store_close(clb_store *store)
 {
     assert(store->leases == 0);
     clb_io_close(store->io);
+    free(store->fault);
+    for (int64_t i = 0; store->items != NULL && i < n_items(store); i++)
+        free(store->items[i].failures);
+    free(store->failures);
+    free(store->retries);
     for (int32_t c = 0; c < store->n_classes; c++) {
         clb_os_free(store->classes[c].arena,
                     (size_t)(store->classes[c].bytes * store->classes[c].n_allocated));

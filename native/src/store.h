@@ -16,6 +16,8 @@
  * Slots come in classes by size, packed inside huge-page arenas: experts of another precision (the
  * MTP head's) never take the wide slots of others. A packed, aligned expert is read straight into its
  * slot; any other is read into a staging buffer (merged ranges) and interleaved on arrival.
+ * With mirrors (table.h) an expert is read whole from one replica, chosen by measured speed (replica.h);
+ * a read that fails is made again from another one, and the request fails only when none is left.
  * Thread rule: the engine's calling thread; counters are atomic; leased views may be read anywhere.
  */
 #ifndef CLB_STORE_H
@@ -27,6 +29,7 @@
 #include "io.h"
 #include "policy.h"
 #include "pool.h"
+#include "replica.h"
 #include "table.h"
 #include "weight.h"
 
@@ -60,6 +63,15 @@ enum {
 
 struct clb_store_item;
 struct clb_store_class;
+
+/* What any thread may know of a replica. */
+typedef struct {
+    _Atomic int64_t bytes;
+    _Atomic int64_t reads;
+    _Atomic int64_t failures;
+    _Atomic int64_t rate; /* bytes per second, 0 = not measured yet */
+    _Atomic int32_t failed;
+} clb_store_replica;
 
 typedef struct {
     struct clb_store_item *items; /* [n_layers][n_experts] */
@@ -106,6 +118,14 @@ typedef struct {
     int32_t guess_reads; /* guesses are started while fewer reads than this are in flight */
     int32_t failed;      /* item whose read failed, -1 = none */
     clb_io_completion failure;
+    uint32_t failed_on;          /* replicas that were tried for it */
+    clb_io_completion *failures; /* [n_replicas] what each of them said; NULL = only `failure` is known */
+
+    clb_replica replicas[CLB_REPLICA_MOST];
+    clb_store_replica seen[CLB_REPLICA_MOST];
+    int32_t *retries; /* [n_reads] items to be read again from another replica */
+    int32_t n_retries;
+    struct clb_store_fault *fault; /* tests */
 
     _Atomic int64_t slot_bytes; /* all slots */
     _Atomic int32_t n_slots;

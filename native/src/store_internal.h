@@ -1,8 +1,11 @@
-/* store_internal.h - what store.c (requests, leases), store_slots.c and store_read.c share. */
+/* store_internal.h - what store.c (requests, leases), store_slots.c, store_read.c and store_fault.c share. */
 #ifndef CLB_STORE_INTERNAL_H
 #define CLB_STORE_INTERNAL_H
 
 #include "store.h"
+
+/* Ranges of one expert: three matrices with scales, nothing adjacent. */
+#define CLB_MAX_RANGES 6
 
 enum { ITEM_ABSENT, ITEM_READING, ITEM_READY };
 
@@ -21,6 +24,9 @@ typedef struct clb_store_item {
     int32_t warmed;   /* its read was started while idle */
     uint32_t request; /* the request during which its read started */
     uint8_t *staging;
+    /* of the read under way */
+    uint32_t failed_on[CLB_MAX_RANGES]; /* bit r = replica r failed this range */
+    clb_io_completion *failures;        /* [n_replicas] of those; NULL = none so far, or no memory for it */
 } clb_store_item;
 
 typedef struct clb_store_class {
@@ -40,6 +46,9 @@ typedef struct clb_store_class {
 /* One merged range of an expert on its way. */
 typedef struct clb_store_read {
     int32_t item; /* -1 = free */
+    int32_t range;
+    int32_t replica;
+    int64_t bytes;
 } clb_store_read;
 
 /* A contiguous piece of a file and where it lands in the staging buffer. */
@@ -49,8 +58,6 @@ typedef struct {
     int64_t bytes;
     int64_t at; /* of the aligned superset, in the buffer */
 } clb_range;
-
-#define CLB_MAX_RANGES 6
 
 /* The expert's spans with neighbours merged, ascending. Returns how many. */
 int32_t clb_item_ranges(const clb_store_item *item, clb_range out[CLB_MAX_RANGES]);
@@ -74,5 +81,11 @@ void clb_store_set_guessed(clb_store *store, int32_t item, int guessed);
 int clb_store_start_read(clb_store *store, int32_t item, int32_t order);
 /* Collects finished reads; waits for one if `wait` and something is in flight. */
 void clb_store_collect(clb_store *store, int wait);
+/* Starts again what failed on one replica and can be had from another. 0 = the queue has no room for all. */
+int clb_store_retry(clb_store *store);
+/* Writes the sentence for the failed request: file, offset, and every replica that was tried. */
+void clb_store_describe_failure(const clb_store *store, const clb_error *error);
+/* Tests: makes reads fail as options.fault says. */
+void clb_store_plant_fault(clb_store *store);
 
 #endif

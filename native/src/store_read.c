@@ -1,9 +1,11 @@
 /* store_read.c - reads of a streaming expert store and what arrives; see store.h. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "fault.h"
+#include "os.h"
 #include "store_internal.h"
 
 typedef struct {
@@ -135,30 +137,140 @@ static void unpack_arrival(clb_store *store, clb_store_item *item)
     clb_pool_run(store->pool, pack_part, &a, chunks);
 }
 
-static void arrive(clb_store *store, int32_t number)
+/* ---- replicas ------------------------------------------------------------------------------ */
+
+/* Where each range of an expert is read next: all of it from one replica if one is left that has all of
+ * it, else (a model split over drives, or damage in several places) each range from any that has it. */
+static int choose_replicas(const clb_store *store, const clb_store_item *item, const clb_range *ranges,
+                           int32_t n, int32_t out[CLB_MAX_RANGES])
 {
-    clb_store_item *item = &store->items[number];
-    if (!item->failed && item->staging != NULL)
-        unpack_arrival(store, item);
+    const clb_table *table = store->table;
+    const double now = clb_os_seconds();
+    uint32_t whole = UINT32_MAX;
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < n; i++) {
+        whole &= table->holders[ranges[i].file] & ~item->failed_on[i];
+        bytes += ranges[i].bytes;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        if (whole != 0 && i > 0) {
+            out[i] = out[0];
+            continue;
+        }
+        uint32_t allowed = whole != 0 ? whole : table->holders[ranges[i].file] & ~item->failed_on[i];
+        out[i] = clb_replica_choose(store->replicas, table->n_replicas, allowed,
+                                    whole != 0 ? bytes : ranges[i].bytes, now);
+        if (out[i] < 0)
+            return 0;
+    }
+    return 1;
+}
+
+static void publish(clb_store *store, int32_t replica)
+{
+    const clb_replica *r = &store->replicas[replica];
+    clb_store_replica *seen = &store->seen[replica];
+    atomic_store_explicit(&seen->bytes, r->total, memory_order_relaxed);
+    atomic_store_explicit(&seen->rate, (int64_t)r->rate, memory_order_relaxed);
+    atomic_store_explicit(&seen->failed, r->failures > 0, memory_order_relaxed);
+}
+
+static void note_failure(clb_store *store, clb_store_item *item, int32_t range, int32_t replica,
+                         const clb_io_completion *failure)
+{
+    item->failed = 1;
+    item->failed_on[range] |= (uint32_t)1 << replica;
+    store->failure = *failure;
+    if (item->failures == NULL)
+        item->failures = calloc((size_t)store->table->n_replicas, sizeof *item->failures);
+    if (item->failures != NULL)
+        item->failures[replica] = *failure;
+    atomic_fetch_add_explicit(&store->seen[replica].failures, 1, memory_order_relaxed);
+}
+
+static uint32_t failed_replicas(const clb_store_item *item)
+{
+    uint32_t failed = 0;
+    for (int32_t i = 0; i < CLB_MAX_RANGES; i++)
+        failed |= item->failed_on[i];
+    return failed;
+}
+
+void clb_store_describe_failure(const clb_store *store, const clb_error *error)
+{
+    char text[1024];
+    size_t used = 0;
+    const clb_error part = {text, sizeof text};
+    if (store->failures == NULL) {
+        clb_io_describe(store->io, &store->failure, error);
+        return;
+    }
+    for (int32_t r = 0; r < store->table->n_replicas; r++) {
+        if ((store->failed_on >> r & 1) == 0)
+            continue;
+        const clb_io_completion *failure = &store->failures[r];
+        const char *path = store->table->paths[(int64_t)failure->file];
+        if (used == 0)
+            clb_io_describe(store->io, failure, &part);
+        else
+            snprintf(text + used, sizeof text - used, "; its copy %s failed too, at offset %" PRId64 ": %s",
+                     path, failure->offset,
+                     failure->error == 0 ? "the file ends there" : strerror(failure->error));
+        used = strlen(text);
+    }
+    clb_fail(error, COLIBRI_ERROR_IO, "%s", text);
+}
+
+/* ---- arrival and reading --------------------------------------------------------------------- */
+
+static void end_of_read(clb_store *store, clb_store_item *item)
+{
     if (item->staging != NULL)
         store->staging[store->n_staging++] = item->staging;
     item->staging = NULL;
-    if (!item->failed) {
-        if (store->options.fault == CLB_FAULT_EXPERT_BYTE ||
-            (store->options.fault == CLB_FAULT_WARM_BYTE && item->warmed))
-            *(uint8_t *)(uintptr_t)item->expert.gate.data ^= 0x5a;
-        item->state = ITEM_READY;
-        clb_policy_changed(&store->policy, number / store->n_experts);
-        atomic_fetch_add_explicit(&store->bytes_read, clb_item_bytes(item), memory_order_relaxed);
-        return;
-    }
-    clb_store_give_up(store, number);
-    /* A read left over from an earlier request is simply tried again. */
-    if (item->wanted && item->request == store->n_requests)
-        store->failed = number;
+    memset(item->failed_on, 0, sizeof item->failed_on);
+    free(item->failures);
+    item->failures = NULL;
 }
 
-/* ---- reading ------------------------------------------------------------------------------- */
+static void fail_item(clb_store *store, int32_t number)
+{
+    clb_store_item *item = &store->items[number];
+    /* A read left over from an earlier request is simply tried again. */
+    if (item->wanted && item->request == store->n_requests) {
+        store->failed = number;
+        store->failed_on = failed_replicas(item);
+        free(store->failures);
+        store->failures = item->failures;
+        item->failures = NULL;
+    }
+    end_of_read(store, item);
+    clb_store_give_up(store, number);
+}
+
+/* All ranges of an expert have been delivered or have failed. */
+static void arrive(clb_store *store, int32_t number)
+{
+    clb_store_item *item = &store->items[number];
+    if (item->failed) {
+        clb_range ranges[CLB_MAX_RANGES];
+        int32_t n = clb_item_ranges(item, ranges), unused[CLB_MAX_RANGES];
+        if (choose_replicas(store, item, ranges, n, unused))
+            store->retries[store->n_retries++] = number;
+        else
+            fail_item(store, number);
+        return;
+    }
+    if (item->staging != NULL)
+        unpack_arrival(store, item);
+    end_of_read(store, item);
+    if (store->options.fault == CLB_FAULT_EXPERT_BYTE ||
+        (store->options.fault == CLB_FAULT_WARM_BYTE && item->warmed))
+        *(uint8_t *)(uintptr_t)item->expert.gate.data ^= 0x5a;
+    item->state = ITEM_READY;
+    clb_policy_changed(&store->policy, number / store->n_experts);
+    atomic_fetch_add_explicit(&store->bytes_read, clb_item_bytes(item), memory_order_relaxed);
+}
 
 static int32_t free_read(const clb_store *store)
 {
@@ -166,6 +278,51 @@ static int32_t free_read(const clb_store *store)
         if (store->reads[i].item < 0)
             return i;
     return -1;
+}
+
+/* Queues the ranges of an expert that has its slot; the queue has room for them. */
+static void submit_ranges(clb_store *store, int32_t number, const clb_range *ranges, int32_t n)
+{
+    clb_store_item *item = &store->items[number];
+    uint8_t *target = item->staging != NULL ? item->staging : (uint8_t *)(uintptr_t)item->expert.gate.data;
+    int32_t replicas[CLB_MAX_RANGES];
+    item->failed = 0;
+    item->pending = n;
+    if (!choose_replicas(store, item, ranges, n, replicas)) { /* no replica has it: refused at open */
+        fail_item(store, number);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t read = free_read(store), file = replicas[i] * store->table->n_files + ranges[i].file;
+        store->reads[read] = (clb_store_read){number, i, replicas[i], ranges[i].bytes};
+        clb_io_request request = {file, read, ranges[i].offset, ranges[i].bytes, target + ranges[i].at};
+        clb_error silent = {NULL, 0};
+        if (clb_io_submit(store->io, &request, &silent) == COLIBRI_OK) {
+            clb_replica_started(&store->replicas[replicas[i]], ranges[i].bytes, clb_os_seconds());
+            continue;
+        }
+        store->reads[read].item = -1;
+        const clb_io_completion failure = {
+            .tag = read, .status = COLIBRI_ERROR_IO, .file = file, .offset = ranges[i].offset};
+        note_failure(store, item, i, replicas[i], &failure);
+        item->pending--;
+    }
+    if (item->pending == 0)
+        arrive(store, number);
+}
+
+int clb_store_retry(clb_store *store)
+{
+    while (store->n_retries > 0) {
+        const int32_t number = store->retries[store->n_retries - 1];
+        clb_range ranges[CLB_MAX_RANGES];
+        int32_t n = clb_item_ranges(&store->items[number], ranges);
+        if (clb_io_in_flight(store->io) + n > store->n_reads)
+            return 0;
+        store->n_retries--;
+        submit_ranges(store, number, ranges, n);
+    }
+    return 1;
 }
 
 int clb_store_start_read(clb_store *store, int32_t number, int32_t order)
@@ -180,33 +337,14 @@ int clb_store_start_read(clb_store *store, int32_t number, int32_t order)
     int32_t slot = clb_store_take_slot(store, number, order);
     if (slot < 0)
         return 0;
-    uint8_t *at = class->arena + slot * class->bytes;
     item->state = ITEM_READING;
-    item->failed = 0;
     item->request = store->n_requests;
-    item->pending = n;
     item->warmed = order == CLB_ORDER_WARM;
     item->staging = direct ? NULL : store->staging[--store->n_staging];
-    place(item, at);
-    uint8_t *target = direct ? at : item->staging;
-    for (int32_t i = 0; i < n; i++) {
-        int32_t read = free_read(store);
-        store->reads[read].item = number;
-        clb_io_request request = {ranges[i].file, read, ranges[i].offset, ranges[i].bytes,
-                                  target + ranges[i].at};
-        clb_error silent = {NULL, 0};
-        if (clb_io_submit(store->io, &request, &silent) != COLIBRI_OK) {
-            store->reads[read].item = -1;
-            store->failure = (clb_io_completion){
-                .tag = read, .status = COLIBRI_ERROR_IO, .file = ranges[i].file, .offset = ranges[i].offset};
-            item->failed = 1;
-            item->pending--;
-        }
-    }
-    if (item->pending == 0)
-        arrive(store, number);
+    place(item, class->arena + slot * class->bytes);
     if (order == CLB_ORDER_GUESS)
         atomic_fetch_add_explicit(&store->guessed_bytes, clb_item_bytes(item), memory_order_relaxed);
+    submit_ranges(store, number, ranges, n);
     return 1;
 }
 
@@ -215,15 +353,20 @@ void clb_store_collect(clb_store *store, int wait)
     clb_io_completion done[32];
     int32_t min = wait && clb_io_in_flight(store->io) > 0 ? 1 : 0;
     int32_t n = clb_io_wait(store->io, min, done, 32);
+    const double now = clb_os_seconds();
     for (int32_t i = 0; i < n; i++) {
-        int32_t number = store->reads[done[i].tag].item;
+        const clb_store_read read = store->reads[done[i].tag];
         store->reads[done[i].tag].item = -1;
-        clb_store_item *item = &store->items[number];
-        if (done[i].status != COLIBRI_OK) {
-            item->failed = 1;
-            store->failure = done[i];
+        clb_store_item *item = &store->items[read.item];
+        if (done[i].status == COLIBRI_OK) {
+            clb_replica_delivered(&store->replicas[read.replica], read.bytes, now);
+            atomic_fetch_add_explicit(&store->seen[read.replica].reads, 1, memory_order_relaxed);
+        } else {
+            clb_replica_failed(&store->replicas[read.replica], read.bytes, now);
+            note_failure(store, item, read.range, read.replica, &done[i]);
         }
+        publish(store, read.replica);
         if (--item->pending == 0)
-            arrive(store, number);
+            arrive(store, read.item);
     }
 }

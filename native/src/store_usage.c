@@ -79,7 +79,7 @@ int clb_store_warm(clb_store *store, int32_t max_ms)
     /* What an interrupted request still reads comes in here too. */
     clb_store_collect(store, 0);
     for (;;) {
-        int more = start_warming(store);
+        int more = !clb_store_retry(store) || start_warming(store);
         if (!more && clb_io_in_flight(store->io) == 0)
             return 1;
         if (clb_os_seconds() >= stop)
@@ -112,8 +112,10 @@ void clb_store_shrink(clb_store *store, int64_t bytes)
     double share = (double)bytes / (double)atomic_load(&store->slot_bytes);
     if (!store->streaming || share >= 1)
         return;
-    while (clb_io_in_flight(store->io) > 0)
+    while (clb_io_in_flight(store->io) > 0 || store->n_retries > 0) {
+        clb_store_retry(store);
         clb_store_collect(store, 1);
+    }
     for (int32_t c = 0; c < store->n_classes; c++) {
         int32_t slots = (int32_t)((double)store->classes[c].n_slots * share);
         shrink_class(store, &store->classes[c], slots < 1 ? 1 : slots);

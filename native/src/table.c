@@ -12,6 +12,7 @@
 #define MAX_NAME 512
 #define MAX_TENSORS (INT64_C(1) << 22)
 #define MAX_FILES 65536
+#define COMPARE_BYTES ((int64_t)1 << 20)
 
 /* One byte range of a file; sorted to find overlaps. */
 typedef struct {
@@ -63,7 +64,7 @@ static int32_t check_range(const clb_table *table, const char *name, const char 
                         " bytes, leaves the file of %" PRId64
                         " bytes; the file is truncated or not the one described: "
                         "verify or download it again",
-                        table->paths[file], name, what, offset, bytes, table->sizes[file]);
+                        clb_table_path(table, file), name, what, offset, bytes, table->sizes[file]);
     return COLIBRI_OK;
 }
 
@@ -128,35 +129,150 @@ static int32_t check_overlaps(const clb_table *table, const clb_error *error)
         if (spans[i].file == spans[i - 1].file && spans[i].begin < spans[i - 1].end)
             status = clb_fail(error, COLIBRI_ERROR_FORMAT,
                               "%s: tensors %s and %s overlap at offset %" PRId64 "; the file is damaged",
-                              table->paths[spans[i].file], table->entries[spans[i - 1].entry].name,
+                              clb_table_path(table, spans[i].file), table->entries[spans[i - 1].entry].name,
                               table->entries[spans[i].entry].name, spans[i].begin);
     free(spans);
     return status;
 }
 
-static int32_t open_files(clb_table *table, const char *const *paths, int32_t n_paths, const clb_error *error)
+const char *clb_table_path(const clb_table *table, int32_t file)
+{
+    for (int32_t r = 0; r < table->n_replicas; r++)
+        if (table->paths[(int64_t)r * table->n_files + file] != NULL)
+            return table->paths[(int64_t)r * table->n_files + file];
+    return "(no file)";
+}
+
+static int32_t make_file_lists(clb_table *table, int32_t n_files, int32_t n_replicas, const clb_error *error)
+{
+    const size_t files = (size_t)n_files + 1, places = files * (size_t)n_replicas;
+    table->n_files = n_files;
+    table->n_replicas = n_replicas;
+    table->files = malloc(places * sizeof *table->files);
+    table->paths = calloc(places, sizeof *table->paths);
+    table->sizes = calloc(files, sizeof *table->sizes);
+    table->holders = calloc(files, sizeof *table->holders);
+    table->refused = calloc((size_t)n_replicas, sizeof *table->refused);
+    if (!table->files || !table->paths || !table->sizes || !table->holders || !table->refused)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the file list");
+    for (size_t i = 0; i < places; i++)
+        table->files[i] = -1;
+    return COLIBRI_OK;
+}
+
+static void drop_file(clb_table *table, int32_t replica, int32_t file)
+{
+    const int64_t place = (int64_t)replica * table->n_files + file;
+    clb_os_close(table->files[place]);
+    free(table->paths[place]);
+    table->files[place] = -1;
+    table->paths[place] = NULL;
+    table->holders[file] &= ~((uint32_t)1 << replica);
+    table->refused[replica]++;
+}
+
+/* One file of one replica. The first one that opens says how long the file is; what cannot be opened or
+ * has another length is left out. Fails only for want of memory. */
+static int32_t open_file(clb_table *table, int32_t replica, int32_t file, const char *path,
+                         const clb_error *error)
+{
+    const int64_t place = (int64_t)replica * table->n_files + file;
+    const size_t length = strlen(path);
+    table->paths[place] = malloc(length + 1);
+    if (table->paths[place] == NULL)
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the file list");
+    memcpy(table->paths[place], path, length + 1);
+    int64_t size = 0;
+    table->files[place] = clb_os_open(path, &size);
+    if (table->files[place] < 0 || (table->holders[file] != 0 && size != table->sizes[file])) {
+        drop_file(table, replica, file);
+        return COLIBRI_OK;
+    }
+    table->sizes[file] = size;
+    table->holders[file] |= (uint32_t)1 << replica;
+    return COLIBRI_OK;
+}
+
+static int32_t open_files(clb_table *table, const char *const *paths, int32_t n_paths,
+                          const char *const *mirrors, int32_t n_mirrors, const clb_error *error)
 {
     if (n_paths < 0 || n_paths > MAX_FILES)
         return clb_fail(error, COLIBRI_ERROR_INVALID, "%" PRId32 " files: at most %d are supported", n_paths,
                         MAX_FILES);
-    table->files = malloc((size_t)(n_paths + 1) * sizeof *table->files);
-    table->paths = calloc((size_t)n_paths + 1, sizeof *table->paths);
-    table->sizes = calloc((size_t)n_paths + 1, sizeof *table->sizes);
-    if (!table->files || !table->paths || !table->sizes)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the file list");
-    for (int32_t i = 0; i < n_paths; i++) {
-        if (paths == NULL || paths[i] == NULL)
+    if (n_mirrors < 0 || n_mirrors >= CLB_REPLICA_MOST || (n_mirrors > 0 && mirrors == NULL))
+        return clb_fail(error, COLIBRI_ERROR_INVALID, "%" PRId32 " mirrors: at most %d are supported",
+                        n_mirrors, CLB_REPLICA_MOST - 1);
+    int32_t status = make_file_lists(table, n_paths, 1 + n_mirrors, error);
+    for (int32_t i = 0; i < n_paths && status == COLIBRI_OK; i++) {
+        const char *path = paths != NULL ? paths[i] : NULL;
+        int reason = 0;
+        if (path != NULL) {
+            status = open_file(table, 0, i, path, error);
+            reason = errno;
+        }
+        for (int32_t m = 0; m < n_mirrors && status == COLIBRI_OK; m++) {
+            const char *copy = mirrors[(int64_t)m * n_paths + i];
+            if (copy != NULL)
+                status = open_file(table, 1 + m, i, copy, error);
+        }
+        if (status != COLIBRI_OK || table->holders[i] != 0)
+            continue;
+        if (path == NULL)
             return clb_fail(error, COLIBRI_ERROR_INVALID, "path %" PRId32 " is missing", i);
-        size_t length = strlen(paths[i]);
-        table->paths[i] = malloc(length + 1);
-        if (table->paths[i] == NULL)
-            return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the file list");
-        memcpy(table->paths[i], paths[i], length + 1);
-        table->files[i] = clb_os_open(paths[i], &table->sizes[i]);
-        if (table->files[i] < 0)
-            return clb_fail(error, COLIBRI_ERROR_IO, "%s: cannot be opened: %s", paths[i], strerror(errno));
-        table->n_files = i + 1;
+        return clb_fail(error, COLIBRI_ERROR_IO, "%s: cannot be opened%s: %s", path,
+                        n_mirrors > 0 ? ", nor is there a copy of it on a mirror" : "", strerror(reason));
     }
+    return status;
+}
+
+/* 1 if the first `bytes` of both files are the same. */
+static int same_start(int a, int b, int64_t bytes, uint8_t *buffer)
+{
+    for (int64_t at = 0; at < bytes; at += COMPARE_BYTES) {
+        const int64_t n = bytes - at < COMPARE_BYTES ? bytes - at : COMPARE_BYTES;
+        if (clb_os_read_at(a, buffer, n, at) != n || clb_os_read_at(b, buffer + COMPARE_BYTES, n, at) != n ||
+            memcmp(buffer, buffer + COMPARE_BYTES, (size_t)n) != 0)
+            return 0;
+    }
+    return 1;
+}
+
+static void note_start(int64_t *starts, int32_t file, int64_t offset)
+{
+    if (offset < starts[file])
+        starts[file] = offset;
+}
+
+/* Leaves out copies whose header differs: what lies where is then not what the table says. */
+static int32_t compare_headers(clb_table *table, const clb_error *error)
+{
+    int64_t *starts = malloc(((size_t)table->n_files + 1) * sizeof *starts);
+    uint8_t *buffer = malloc((size_t)(2 * COMPARE_BYTES));
+    if (starts == NULL || buffer == NULL) {
+        free(starts);
+        free(buffer);
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory to compare the mirrors");
+    }
+    for (int32_t i = 0; i < table->n_files; i++)
+        starts[i] = table->sizes[i];
+    for (int64_t i = 0; i < table->n; i++) {
+        const colibri_tensor *t = &table->entries[i].t;
+        note_start(starts, t->file, t->offset);
+        if (t->scale_file >= 0)
+            note_start(starts, t->scale_file, t->scale_offset);
+    }
+    for (int32_t i = 0; i < table->n_files; i++) {
+        int32_t first = 0;
+        while ((table->holders[i] >> first & 1) == 0)
+            first++;
+        for (int32_t r = first + 1; r < table->n_replicas; r++)
+            if ((table->holders[i] >> r & 1) != 0 &&
+                !same_start(table->files[(int64_t)first * table->n_files + i],
+                            table->files[(int64_t)r * table->n_files + i], starts[i], buffer))
+                drop_file(table, r, i);
+    }
+    free(starts);
+    free(buffer);
     return COLIBRI_OK;
 }
 
@@ -209,10 +325,11 @@ int64_t clb_table_bytes(const clb_table *table)
 }
 
 int32_t clb_table_open(clb_table *table, const char *const *paths, int32_t n_paths,
-                       const colibri_tensor *tensors, int64_t n, const clb_error *error)
+                       const char *const *mirrors, int32_t n_mirrors, const colibri_tensor *tensors,
+                       int64_t n, const clb_error *error)
 {
     memset(table, 0, sizeof *table);
-    int32_t status = open_files(table, paths, n_paths, error);
+    int32_t status = open_files(table, paths, n_paths, mirrors, n_mirrors, error);
     if (status == COLIBRI_OK)
         status = copy_entries(table, tensors, n, error);
     for (int64_t i = 0; i < table->n && status == COLIBRI_OK; i++) {
@@ -228,44 +345,71 @@ int32_t clb_table_open(clb_table *table, const char *const *paths, int32_t n_pat
     }
     if (status == COLIBRI_OK && n_paths > 0)
         status = check_overlaps(table, error);
+    if (status == COLIBRI_OK && table->n_replicas > 1)
+        status = compare_headers(table, error);
     if (status != COLIBRI_OK)
         clb_table_close(table);
     return status;
 }
 
+void clb_table_close_files(clb_table *table)
+{
+    for (int64_t i = 0; table->files != NULL && i < (int64_t)table->n_replicas * table->n_files; i++) {
+        clb_os_close(table->files[i]);
+        table->files[i] = -1;
+    }
+}
+
 void clb_table_close(clb_table *table)
 {
-    for (int32_t i = 0; i < table->n_files; i++)
-        clb_os_close(table->files[i]);
-    if (table->paths != NULL)
-        for (char **path = table->paths; *path != NULL; path++)
-            free(*path);
+    clb_table_close_files(table);
+    for (int64_t i = 0; table->paths != NULL && i < (int64_t)table->n_replicas * table->n_files; i++)
+        free(table->paths[i]);
     free(table->files);
     free(table->paths);
     free(table->sizes);
+    free(table->holders);
+    free(table->refused);
     free(table->entries);
     free(table->names);
     free(table->slots);
     memset(table, 0, sizeof *table);
 }
 
+/* The sentence for a read that delivered `got` bytes (negative = errno says why). */
+static int32_t read_failure(const clb_table *table, const clb_entry *entry, int64_t place, int64_t offset,
+                            int64_t bytes, int64_t got, int others, const clb_error *error)
+{
+    const char *also = others ? "; none of its copies on other drives could be read either" : "";
+    if (got < 0)
+        return clb_fail(
+            error, COLIBRI_ERROR_IO,
+            "%s: reading %" PRId64 " bytes at offset %" PRId64 " (tensor %s) failed: %s%s%s",
+            table->paths[place], bytes, offset, entry->name, strerror(errno),
+            errno == EIO ? "; this is a device or mount problem, do not download the file again" : "", also);
+    return clb_fail(error, COLIBRI_ERROR_IO,
+                    "%s: tensor %s: wanted %" PRId64 " bytes at offset %" PRId64 ", got %" PRId64
+                    "; the file became shorter while it was open%s",
+                    table->paths[place], entry->name, bytes, offset, got, also);
+}
+
 int32_t clb_table_read(const clb_table *table, const clb_entry *entry, int scales, int64_t skip,
                        int64_t bytes, void *out, const clb_error *error)
 {
-    int32_t file = scales ? entry->t.scale_file : entry->t.file;
-    int64_t offset = (scales ? entry->t.scale_offset : entry->t.offset) + skip;
-    errno = 0;
-    int64_t got = clb_os_read_at(table->files[file], out, bytes, offset);
-    if (got == bytes)
-        return COLIBRI_OK;
-    if (got < 0)
-        return clb_fail(error, COLIBRI_ERROR_IO,
-                        "%s: reading %" PRId64 " bytes at offset %" PRId64 " (tensor %s) failed: %s%s",
-                        table->paths[file], bytes, offset, entry->name, strerror(errno),
-                        errno == EIO ? "; this is a device or mount problem, do not download the file again"
-                                     : "");
-    return clb_fail(error, COLIBRI_ERROR_IO,
-                    "%s: tensor %s: wanted %" PRId64 " bytes at offset %" PRId64 ", got %" PRId64
-                    "; the file became shorter while it was open",
-                    table->paths[file], entry->name, bytes, offset, got);
+    const int32_t file = scales ? entry->t.scale_file : entry->t.file;
+    const int64_t offset = (scales ? entry->t.scale_offset : entry->t.offset) + skip;
+    const uint32_t holders = table->holders[file];
+    int32_t status = COLIBRI_ERROR_IO;
+    for (int32_t r = 0; r < table->n_replicas; r++) {
+        if ((holders >> r & 1) == 0)
+            continue;
+        const int64_t place = (int64_t)r * table->n_files + file;
+        errno = 0;
+        int64_t got = clb_os_read_at(table->files[place], out, bytes, offset);
+        if (got == bytes)
+            return COLIBRI_OK;
+        if ((holders & (((uint32_t)1 << r) - 1)) == 0) /* the first one is the one to tell about */
+            status = read_failure(table, entry, place, offset, bytes, got, (holders >> r) != 1, error);
+    }
+    return status;
 }

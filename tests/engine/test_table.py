@@ -9,7 +9,7 @@ from cffi import FFI
 
 from colibri.engine import _colibri, table
 from colibri.engine._colibri import ffi, lib
-from colibri.engine.ffi import Snapshot
+from colibri.engine.ffi import MirrorCounters, Snapshot
 from colibri.engine.status import PrefillProgress, Status
 
 ENUMS: dict[str, type[IntEnum]] = {
@@ -19,6 +19,7 @@ ENUMS: dict[str, type[IntEnum]] = {
     "PRECISION": table.Precision,
     "KV": table.KvType,
     "ISA": table.Isa,
+    "MIRROR": table.MirrorState,
 }
 STRUCTS = {
     "colibri_geometry": table.Geometry,
@@ -27,7 +28,10 @@ STRUCTS = {
     "colibri_tensor": table.Tensor,
     "colibri_engine_snapshot_t": Snapshot,
     "colibri_prefill_progress": PrefillProgress,
+    "colibri_mirror_t": MirrorCounters,
 }
+# Set by the binding or by nobody.
+NOT_MIRRORED = {"struct_size", "reserved", "mirror_paths", "n_mirrors"}
 
 
 @pytest.mark.parametrize("prefix", ENUMS)
@@ -52,7 +56,7 @@ def test_the_status_codes_are_the_headers() -> None:
 
 @pytest.mark.parametrize("struct", STRUCTS)
 def test_a_struct_has_the_headers_fields(struct: str) -> None:
-    in_header = {name for name, _ in ffi.typeof(struct).fields} - {"struct_size", "reserved"}
+    in_header = {name for name, _ in ffi.typeof(struct).fields} - NOT_MIRRORED
     assert set(STRUCTS[struct].__struct_fields__) == in_header
 
 

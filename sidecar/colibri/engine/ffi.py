@@ -41,6 +41,7 @@ __all__ = [
     "Engine",
     "EngineCancelled",
     "EngineError",
+    "MirrorCounters",
     "Plan",
     "PrefillProgress",
     "Session",
@@ -92,6 +93,22 @@ class Snapshot(msgspec.Struct, frozen=True):
     wasted_bytes: int
     disk_wait_ns: int
     cached_experts: int
+
+
+class MirrorCounters(msgspec.Struct, frozen=True):
+    """One set of weight files that experts are read from (`colibri_mirror_t`).
+
+    `state` is a `MirrorState`, `refused` counts files given and left out, `rate` is in bytes per
+    second (0 = not measured yet).
+    """
+
+    state: int
+    files: int
+    refused: int
+    bytes: int
+    reads: int
+    failures: int
+    rate: int
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -242,6 +259,13 @@ def _float_buffer(array: Floats, shape: tuple[int, ...], what: str) -> Any:
     return ffi.from_buffer("float[]", array)
 
 
+def _c_path(path: str | Path | None) -> Any:
+    """A C string that lives as long as the result; NULL for None."""
+    if path is None:
+        return ffi.NULL
+    return ffi.new("char[]", str(path).encode("utf-8", "surrogateescape"))
+
+
 # ---- engine --------------------------------------------------------------------------------------
 
 
@@ -275,19 +299,27 @@ class Engine:
 
     def __init__(
         self,
-        paths: Sequence[str | Path],
+        paths: Sequence[str | Path | None],
         geometry: Geometry,
         tensors: Sequence[Tensor],
         options: EngineOptions | None = None,
+        mirrors: Sequence[Sequence[str | Path | None]] = (),
     ) -> None:
+        """`mirrors` hold copies: one path per file each, None = not there. So may `paths`, where
+        a mirror has the file.
+        """
         self._handle: Any = ffi.NULL
         self._lock = threading.Lock()  # guards the life of every handle, not the engine's work
         self._sessions: set[Session] = set()
         self.vocab = geometry.vocab
         inputs = _Inputs(geometry, tensors, options or EngineOptions())
-        encoded = [
-            ffi.new("char[]", str(path).encode("utf-8", "surrogateescape")) for path in paths
-        ]
+        encoded = [_c_path(path) for path in paths]
+        copies = [_c_path(path) for mirror in mirrors for path in mirror]
+        if len(copies) != len(mirrors) * len(encoded):
+            raise EngineError(Status.INVALID, "a mirror must name a path or None for every file")
+        mirror_paths = ffi.new("const char *[]", copies)
+        inputs.options.mirror_paths = mirror_paths
+        inputs.options.n_mirrors = len(mirrors)
         out = ffi.new("colibri_engine **")
         call = _Call()
         call.check(
@@ -399,6 +431,20 @@ class Engine:
         with self._lock:
             lib.colibri_engine_snapshot(self._alive(), raw)
         return Snapshot(*(getattr(raw, name) for name in Snapshot.__struct_fields__))
+
+    def mirrors(self) -> tuple[MirrorCounters, ...]:
+        """The model's own files first, then the mirrors; empty when all experts are in memory.
+        Any thread.
+        """
+        with self._lock:
+            count = lib.colibri_engine_mirrors(self._alive(), ffi.NULL, 0)
+            raw = ffi.new("colibri_mirror_t[]", max(count, 1))
+            raw[0].struct_size = ffi.sizeof("colibri_mirror_t")
+            lib.colibri_engine_mirrors(self._alive(), raw, count)
+        names = MirrorCounters.__struct_fields__
+        return tuple(
+            MirrorCounters(*(getattr(raw[row], name) for name in names)) for row in range(count)
+        )
 
     def close(self) -> None:
         """Closes the sessions, then frees the model. Calling it again does nothing."""

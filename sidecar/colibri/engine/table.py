@@ -143,6 +143,13 @@ class IoMode(IntEnum):
     BUFFERED = 3
 
 
+class MirrorState(IntEnum):
+    """Whether a set of files is read (`colibri_mirror_state`)."""
+
+    IN_USE = 0
+    FAILED = 1
+
+
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to open the engine (`colibri_engine_options`); 0 is always the engine's own choice.
 
