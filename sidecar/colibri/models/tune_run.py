@@ -105,7 +105,7 @@ class Runner:
     def size_up(self, longest: float) -> Iterator[Workload]:
         """Makes the work larger until a run of the current settings lasts long enough.
 
-        Yields before every run. More than `longest` seconds of loading and work are not planned for.
+        Yields before every run. Loading and work together are kept below `longest` seconds.
         """
         while True:
             yield self._work
