@@ -66,11 +66,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""
     fix: str = ""
 
-    def line(self) -> str:
-        """For people: level, place, sentence, remedy."""
+    def line(self, *, remedy: bool = True) -> str:
+        """For people: level, place, sentence, and on a line of its own the remedy."""
         place = f"{self.where}: " if self.where else ""
-        remedy = f"\n         -> {self.fix}" if self.fix else ""
-        return f"{self.level:7}  {place}{self.what}{remedy}"
+        below = f"\n         -> {self.fix}" if self.fix and remedy else ""
+        return f"{self.level:7}  {place}{self.what}{below}"
 
 
 def ok(kind: Kind, what: str, where: str = "") -> Finding:

@@ -7,6 +7,7 @@ byte counts fit two formats.
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections import Counter
 from pathlib import Path
@@ -16,7 +17,8 @@ import pytest
 from colibri.engine.table import Format
 from colibri.families.glm_moe_dsa import GLM_MOE_DSA
 from colibri.families.values import ConfigReader
-from colibri.models import formats
+from colibri.hardware import disk
+from colibri.models import doctor, formats
 from colibri.models.container import inspect_folder, open_folder
 from tests.models.test_families import GLM_52
 
@@ -102,3 +104,25 @@ def test_R185_R186_lost_files_are_diagnosed_in_one_message(published: Path, tmp_
     text = "; ".join(problems)
     assert "layer" in text
     assert numbers[60].removesuffix(".safetensors") in text
+
+
+def test_R186_the_doctor_tells_a_lost_tail_of_the_real_size_in_a_few_lines(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers that lack the same are told together, as ranges, with the amount to come."""
+    monkeypatch.setattr(disk, "first_hole", lambda *_: None)  # all of it is a hole
+    for path in published.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    names = sorted(path.name for path in tmp_path.glob("out-*"))
+    lost = names[len(names) * 8 // 10 :]
+    for name in lost:
+        (tmp_path / name).unlink()
+    errors = [item for item in doctor.examine(tmp_path).findings if item.level == "error"]
+    assert len(errors) < 10
+    text = "\n".join(item.line() for item in errors)
+    assert "layers 7-9, 66-77 lack each 776 of 782 tensors" in text
+    told = re.search(r"about ([\d.]+) GB are still missing, about (\d+) files", text)
+    assert told is not None
+    assert float(told[1]) == pytest.approx(len(lost) * SHARD_BYTES / 1e9, rel=0.1)
+    assert int(told[2]) == pytest.approx(len(lost), abs=2)
+    assert "mastouri/GLM-5.2" in text

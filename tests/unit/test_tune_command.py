@@ -174,6 +174,23 @@ def test_nothing_is_written_when_nothing_is_certainly_faster(
 
 
 @pytest.mark.usefixtures("measured")
+def test_a_machine_whose_runs_differ_by_a_quarter_is_called_busy(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([10.0, 13.0] * 500)
+    real = tune_run.Runner.__call__
+
+    def restless(self: tune_run.Runner, changes: Mapping[str, Any]) -> Measurement:
+        real(self, changes)
+        return Measurement(next(times), "a")
+
+    monkeypatch.setattr(tune_run.Runner, "__call__", restless)
+    result = run(str(model))
+    assert "they stay" in result.stdout
+    assert "busy with other things" in result.stderr
+
+
+@pytest.mark.usefixtures("measured")
 def test_a_variable_that_would_win_over_the_file_is_named(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

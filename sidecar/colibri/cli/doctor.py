@@ -70,9 +70,10 @@ def as_plain(found: list[Finding]) -> list[dict[str, str]]:
 
 
 def show(found: list[Finding]) -> None:
-    """Findings for people, and one line that counts them."""
-    for item in found:
-        click.echo(item.line())
+    """Findings for people, a remedy that several share once, and one line that counts them."""
+    for item, following in zip(found, [*found[1:], None], strict=True):
+        shared = following is not None and following.fix == item.fix
+        click.echo(item.line(remedy=not shared))
     counts = {level: sum(item.level == level for item in found) for level in findings.LEVELS}
     errors, warnings = counts["error"], counts["warning"]
     click.echo(

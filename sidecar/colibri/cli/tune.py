@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _SCHEMA = 1
 # Of the time that was granted, the share that one run may take: three settings can then be tried.
 _RUN_SHARE = 1 / 64
+# Runs that differ by more than this among themselves hide every gain that matters.
+_RESTLESS = 0.1
 
 
 @click.command()
@@ -222,6 +224,8 @@ def _show(
         click.echo(f"measured again: {candidate.what}  {100 * (found.ratio - 1):+.1f} %  {state}")
     if not outcome.chosen:
         click.echo("Nothing is certainly faster than the current settings; they stay.")
+        if outcome.noise > _RESTLESS:
+            click.echo("This machine is busy with other things: measure when it is idle.", err=True)
         return
     if written is not None:
         click.echo(f"Written to {written}:")

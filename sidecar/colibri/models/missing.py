@@ -58,21 +58,25 @@ def describe(expected: Sequence[TensorSpec], present: Collection[str]) -> list[s
         problems.append(
             f"all tensors of {len(whole)} of {len(totals)} layers are missing: {ranges(whole)}"
         )
-    torn = [layer for layer in sorted(lost) if len(lost[layer]) < totals[layer]]
-    for layer in torn[:_SHOWN]:
+    torn: dict[str, list[int]] = defaultdict(list)
+    for layer in sorted(lost):
         specs = lost[layer]
-        problems.append(
-            f"layer {layer} lacks {len(specs)} of {totals[layer]} tensors{_which(specs)}"
-        )
-    if len(torn) > _SHOWN:
-        problems.append(f"and {len(torn) - _SHOWN} more incomplete layers: {ranges(torn[_SHOWN:])}")
+        if len(specs) < totals[layer]:
+            torn[f"{len(specs)} of {totals[layer]} tensors{_which(specs)}"].append(layer)
+    for what, layers in list(torn.items())[:_SHOWN]:
+        one = len(layers) == 1
+        subject = f"layer {layers[0]} lacks" if one else f"layers {ranges(layers)} lack each"
+        problems.append(f"{subject} {what}")
+    rest = [layer for layers in list(torn.values())[_SHOWN:] for layer in layers]
+    if rest:
+        problems.append(f"and {len(rest)} more incomplete layers: {ranges(rest)}")
     return problems
 
 
 def lost_bytes(expected: Sequence[TensorSpec], sizes: Mapping[str, int]) -> int:
     """About how many bytes are missing, by the sizes of the same tensors in other layers.
 
-    0 when some have no counterpart, so that nothing is promised that nobody knows.
+    One without counterpart counts as a byte per number.
     """
     alike: dict[str, int] = {}
     for name, size in sizes.items():
@@ -82,9 +86,8 @@ def lost_bytes(expected: Sequence[TensorSpec], sizes: Mapping[str, int]) -> int:
         if spec.name in sizes:
             continue
         kind = _NUMBERS.sub("#", spec.name)
-        if kind not in alike:
-            return 0
-        total += alike[kind] + alike.get(kind + ".qs", 0) + alike.get(kind + "_scale_inv", 0)
+        total += alike.get(kind, spec.rows * spec.cols)
+        total += alike.get(kind + ".qs", 0) + alike.get(kind + "_scale_inv", 0)
     return total
 
 
