@@ -9,6 +9,7 @@ rule: pure functions of the environment.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -51,6 +52,12 @@ def state_dir() -> Path:
     """Folder of what a restart may want: logs, recorded process ids."""
     home = _home()
     return home / "state" if home else Path(platformdirs.user_state_dir(APP_NAME, appauthor=False))
+
+
+def model_state_dir(model: Path) -> Path:
+    """Folder of what a model has learnt when its own folder cannot be written."""
+    digest = hashlib.blake2b(str(model.absolute()).encode(), digest_size=4).hexdigest()
+    return state_dir() / "models" / f"{model.name}-{digest}"
 
 
 def log_dir() -> Path:

@@ -194,6 +194,21 @@ class Settings:
         "0: the layer is not loaded. Drafts that do not pay are switched off.",
         choices=("auto", "0", "1", "2", "3"),
     )
+    state_dir: str | None = _setting(
+        None,
+        "engine.state_dir",
+        "Folder for what is learnt about the model (.coli_usage); default: the model's own if it "
+        "can be written, else one below the user's state.",
+        metavar="DIR",
+        check=_not_blank,
+    )
+    trace: str | None = _setting(
+        None,
+        "engine.trace",
+        "Record which experts are asked for in this file, for `coli bench policy`.",
+        metavar="FILE",
+        check=_not_blank,
+    )
 
     host: str = _setting(
         "127.0.0.1", "server.host", "Address to listen on.", metavar="ADDRESS", check=_not_blank

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -364,3 +365,25 @@ def test_a_failed_step_keeps_what_was_computed_unless_it_may_hold_what_is_not_fi
     harness.backend.enqueue(Script(pieces=("x", "y"), break_at=1))
     assert isinstance(harness.finish(harness.submit(prompt + "r"))[-1], Failed)
     assert harness.answer(prompt + "r")[1].usage.cached == 0
+
+
+def test_chores_are_done_while_idle_and_give_way_to_a_job(harness: Harness) -> None:
+    harness.backend.chores = 10_000  # minutes of work
+    harness.answer()
+    assert harness.backend.chores > 0
+    before = harness.backend.idled
+    harness.answer()
+    assert harness.backend.chores > 0
+    while harness.backend.idled == before:
+        time.sleep(0.001)
+
+
+def test_chores_that_fail_do_not_end_the_worker(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_max_ms: int) -> bool:
+        raise OSError("no space")
+
+    monkeypatch.setattr(harness.backend, "idle", fail)
+    assert harness.answer()[1].finish_reason
+    assert harness.answer()[1].finish_reason

@@ -107,6 +107,8 @@ def engine_options(chosen: Settings, folder: Path) -> dict[str, Any]:
         "prefetch": chosen.prefetch,
         "drafts": chosen.drafts,
         "prefill_chunk": chosen.prefill_chunk,
+        "state_dir": chosen.state_dir,
+        "trace": chosen.trace and str(Path(chosen.trace).absolute()),
     }
 
 

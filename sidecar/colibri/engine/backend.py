@@ -102,6 +102,9 @@ class EngineBackend(Protocol):
 
     def counters(self) -> Counters: ...
 
+    def idle(self, max_ms: int) -> bool:
+        """Does what can wait while no job runs, for about `max_ms`; whether more is left to do."""
+
     def text(self, stops: Sequence[str], ignore_leading_stop: bool) -> TextStream: ...
 
     def close(self) -> None: ...

@@ -203,7 +203,7 @@ class _FakeText:
 class FakeBackend:
     """See the module's text. `samplings` holds the parameters of every draw, `steps` the tokens of
     each job in every step, `longest` the longest that a session ever was. `room` is what `kv_room`
-    says.
+    says; `chores` is how often `idle` has something left to do, `idled` how often it was called.
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -231,6 +231,8 @@ class FakeBackend:
         self.longest = 0
         self.open_sessions = 0
         self.room: int | None = None
+        self.chores = 0
+        self.idled = 0
         self.steps: list[tuple[int, ...]] = []
         self.samplings: list[Sampling] = []
         self._scripts = deque(options.scripts)
@@ -300,6 +302,14 @@ class FakeBackend:
             expert_bytes_read=self.bytes_read,
             disk_wait_ns=int(self.wait_ms * 1e6),
         )
+
+    def idle(self, max_ms: int) -> bool:
+        self.idled += 1
+        if self.chores == 0:
+            return False
+        time.sleep(max_ms / 1000)
+        self.chores -= 1
+        return self.chores > 0
 
     def text(self, stops: Sequence[str], ignore_leading_stop: bool) -> TextStream:
         return _FakeText(self, stops, ignore_leading_stop)

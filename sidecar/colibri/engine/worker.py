@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 # Longest time between two looks at the inbox while a prompt is read. A layer of a streamed model
 # may take longer than this by itself; a resident one never does.
 SLICE_MS = 200
+# The same while idle: a request that arrives waits no longer than this and one read from disk.
+IDLE_MS = 20
 # A progress event per slice would be noise on a fast model.
 PROGRESS_SECONDS = 0.25
 
@@ -128,6 +130,7 @@ class Worker:
         self._running: list[_Running] = []
         self._stopping = False
         self._steps = 0
+        self._chores = True
         info = backend.info
         self._drafting = Drafting(info.drafts, info.drafts_reason, backend.counters, policy)
 
@@ -180,12 +183,7 @@ class Worker:
 
     def run(self) -> None:
         """Serves jobs until Stop. The backend stays open; its owner closes it."""
-        while True:
-            with self._wake:
-                while not (self._stopping or self._waiting or self._running):
-                    self._wake.wait()
-                if self._stopping:
-                    break
+        while self._wait():
             try:
                 self._admit()
                 self._prefill()
@@ -197,6 +195,7 @@ class Worker:
                     self._slots.empty(running.slot)
                     self._fail(running, "internal_error", "the engine loop met an internal error")
             self._steps += 1
+            self._chores = True
         for running in tuple(self._running):
             self._fail(running, "engine_stopped", "the engine is being stopped")
         with self._wake:
@@ -210,6 +209,22 @@ class Worker:
                     message="the engine is being stopped",
                 )
             )
+
+    def _wait(self) -> bool:
+        """Waits for work, doing what the backend has put off meanwhile; False = stop."""
+        while True:
+            with self._wake:
+                if not (self._stopping or self._waiting or self._running or self._chores):
+                    self._wake.wait()
+                if self._stopping:
+                    return False
+                if self._waiting or self._running:
+                    return True
+            try:
+                self._chores = self._chores and self._backend.idle(IDLE_MS)
+            except Exception:
+                log.exception("what was to be done while idle is left undone")
+                self._chores = False
 
     def _admit(self) -> None:
         while True:

@@ -21,6 +21,7 @@ from colibri.engine.table import EngineOptions, IoMode, Isa, Precision
 from colibri.errors import ResourceError
 from colibri.hardware import memory
 from colibri.models.draft_choice import AUTO, NO_MTP_LAYER, costs_residence, drafts_wanted
+from colibri.models.learning import Learning
 from colibri.models.model import Model, open_model
 from colibri.text.detok import Detokenizer
 from colibri.text.stop import StopFilter
@@ -47,6 +48,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     prefetch: str = "on"
     drafts: str = "auto"
     prefill_chunk: int = 0
+    state_dir: str | None = None
+    trace: str | None = None
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +172,19 @@ class NativeBackend:
         self._tokenizer = model.text.tokenizer
         self.end_ids = model.text.end_ids
         self.info = self._describe(model, budget)
+        self._learning: Learning | None = None
+        if model.geometry.n_experts > 0:
+            try:
+                self._learning = Learning(
+                    self._engine,
+                    model,
+                    Path(options.folder),
+                    state_dir=options.state_dir,
+                    trace=options.trace,
+                )
+            except BaseException:
+                self._engine.close()
+                raise
 
     def _describe(self, model: Model, budget: int) -> EngineInfo:
         snapshot = self._engine.snapshot()
@@ -191,6 +207,11 @@ class NativeBackend:
     def decode(self, sessions: Sequence[BackendSession], tokens: Sequence[Sequence[int]]) -> None:
         # Every session of this backend is one of its engine's.
         self._engine.decode_many(cast(Sequence[ffi.Session], sessions), tokens)
+        if self._learning is not None:
+            self._learning.after_step()
+
+    def idle(self, max_ms: int) -> bool:
+        return self._learning is not None and self._learning.idle(max_ms)
 
     @property
     def block_tokens(self) -> int:
@@ -223,6 +244,8 @@ class NativeBackend:
         return _Text(self._tokenizer, stops, ignore_leading_stop)
 
     def close(self) -> None:
+        if self._learning is not None and not self._engine.closed:
+            self._learning.close()
         self._engine.close()
 
 
