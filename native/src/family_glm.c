@@ -361,14 +361,17 @@ static int32_t attention(colibri_engine *engine, const clb_batch *batch, int32_t
                         "no memory for attention over %" PRId32 " tokens; use a smaller prefill chunk", n);
 
     clb_norm_rows(engine, h, batch->x, layer->attention_norm, n, hidden, g->norm_eps, l);
-    int32_t n_jobs = 0;
+    /* Before anything is stored: a NaN in the KV would reach even rows that mask its position. */
+    int32_t status = clb_check_finite(engine, batch, error), n_jobs = 0;
+    if (status != COLIBRI_OK)
+        return status;
     jobs[n_jobs++] = (clb_job){&layer->q_a, h, hidden, NULL, n, work.qa, g->q_lora, 0};
     jobs[n_jobs++] = (clb_job){&layer->kv_a, h, hidden, NULL, n, work.latent, width, 0};
     if (has_index) {
         jobs[n_jobs++] = (clb_job){&layer->index_k, h, hidden, NULL, n, work.index_k, g->index_dim, 0};
         jobs[n_jobs++] = (clb_job){&layer->index_w, h, hidden, NULL, n, work.index_w, g->index_heads, 0};
     }
-    int32_t status = clb_run_jobs(engine, jobs, n_jobs, error);
+    status = clb_run_jobs(engine, jobs, n_jobs, error);
     if (status != COLIBRI_OK)
         return status;
     clb_for_range(engine, n, 8, store_latents, &work);

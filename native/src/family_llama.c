@@ -108,10 +108,14 @@ static int32_t attention(colibri_engine *engine, const clb_batch *batch, int32_t
     if (!h || !q || !k || !v || !attended)
         return no_memory(error, l);
     clb_norm_rows(engine, h, batch->x, layer->attention_norm, n, hidden, g->norm_eps, l);
+    /* Before anything is stored: a NaN in the KV would reach even rows that mask its position. */
+    int32_t status = clb_check_finite(engine, batch, error);
+    if (status != COLIBRI_OK)
+        return status;
     const clb_job qkv[] = {{&layer->q, h, hidden, NULL, n, q, q_rows, 0},
                            {&layer->k, h, hidden, NULL, n, k, kv_rows, 0},
                            {&layer->v, h, hidden, NULL, n, v, kv_rows, 0}};
-    int32_t status = clb_run_jobs(engine, qkv, 3, error);
+    status = clb_run_jobs(engine, qkv, 3, error);
     if (status != COLIBRI_OK)
         return status;
     const clb_gqa_layer gqa = {g->n_heads, g->n_kv_heads, g->head_dim, layer->kv_part, l};

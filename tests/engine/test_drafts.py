@@ -18,13 +18,16 @@ import numpy as np
 import pytest
 
 from colibri.engine.draft_policy import DraftPolicy
+from colibri.engine.ffi import Engine, has_isa
 from colibri.engine.protocol import Failed
 from colibri.engine.status import EngineError
-from colibri.engine.table import EngineOptions
+from colibri.engine.table import EngineOptions, Isa
 from colibri.errors import ResourceError
 from colibri.models import backend as opening
 from colibri.models import draft_choice
 from colibri.models.backend import NativeBackend, Options
+from colibri.models.container import open_folder
+from tests.oracle import fixture
 from tests.support import draftmodel
 from tests.support.engineloop import EngineLoop, Fixed, text_of
 
@@ -209,6 +212,27 @@ def test_R144_not_finite_values_that_only_a_draft_meets_are_no_failure(open_mode
     with looped(open_model("3", fault=FAULT_NAN)) as loop:
         _, done = loop.answer(PROMPTS[0][:1], max_tokens=3)
     assert done.usage.completion == 3
+
+
+@pytest.mark.parametrize("isa", [isa for isa in Isa if isa != Isa.AUTO and has_isa(isa)])
+@pytest.mark.parametrize("name", fixture.NAMES)
+def test_R144_a_step_that_was_not_finite_leaves_nothing_behind(name: str, isa: Isa) -> None:
+    """Kernels multiply masked positions by zero, and NaN times zero is NaN: what a failed step
+    stored behind the end would spoil the step without drafts."""
+    one = fixture.load(name)
+    files, tokens = open_folder(one.model), one.prompts[2].tokens
+    logits = []
+    for fault in (0, FAULT_NAN):
+        options = EngineOptions(isa=isa, threads=2, context=256, fault=fault)
+        with Engine(files.paths, files.geometry, files.tensors, options) as engine:
+            session = engine.session()
+            session.prefill(tokens[:2])
+            if fault:
+                with pytest.raises(EngineError, match="position 3"):
+                    engine.decode_many([session], [tokens[2:6]])
+            engine.decode([session], [tokens[2]])
+            logits.append(session.logits())
+    assert np.array_equal(*logits)
 
 
 def test_drafted_tokens_have_the_distribution_of_the_model(open_model: Open) -> None:

@@ -354,6 +354,25 @@ def test_a_layer_that_has_missed_too_much_is_not_ready_until_it_is_cut_off() -> 
     assert lag.ready(90)
 
 
+def test_what_is_cut_off_together_with_the_lag_is_not_missing() -> None:
+    lag = Lag()
+    for length in range(21, 61):
+        lag.step(length, 1, drafted=False)
+    kept = lag.fork(59)
+    lag.cut(20)
+    assert lag.ready(20)
+    assert not kept.ready(59)
+
+
+def test_a_session_that_shares_tokens_shares_what_is_missing() -> None:
+    lag = Lag()
+    for length in range(101, 201):
+        lag.step(length, 1, drafted=False)
+    assert not lag.fork(190).ready(190)
+    assert lag.fork(90).ready(90)
+    assert not lag.ready(200)
+
+
 def test_a_few_missing_tokens_of_a_long_session_do_not_matter() -> None:
     lag = Lag()
     for length in range(5001, 5201):

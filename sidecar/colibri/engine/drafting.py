@@ -40,34 +40,45 @@ class Lag:
     """What the MTP layer of one session has not seen, in tokens."""
 
     def __init__(self) -> None:
-        self._behind = 0
+        self._length = 0
+        self._behind = 0  # tokens at the end that the next draft still lets it see, if not too many
         self._missing = 0
         self._first_missing = 0
 
     def cut(self, length: int) -> None:
-        """The session keeps `length` tokens, and a prompt follows: the layer starts behind them."""
-        self._behind = min(self._behind, _LAG)
-        if self._behind > 1:
-            self._miss(length, self._behind - 1)
-        self._behind = 0
+        """The session keeps `length` tokens and a prompt follows; the layer goes on behind them."""
+        first = self._length - min(self._behind, _LAG)
+        # The prompt lets it see the last one of those that it is behind.
+        self._miss(first, min(length, self._length - 1) - first)
         if length <= self._first_missing:
             self._missing = 0
+        self._length, self._behind = length, 0
+
+    def fork(self, length: int) -> Lag:
+        """That of a session which shares the first `length` tokens."""
+        other = Lag()
+        other._length, other._behind = self._length, self._behind
+        other._missing, other._first_missing = self._missing, self._first_missing
+        other.cut(length)
+        return other
 
     def step(self, length: int, tokens: int, *, drafted: bool) -> None:
         """A step of so many tokens has brought the session to `length`; drafting before it has let
         the layer see all before them.
         """
+        self._length = length
         self._behind = tokens if drafted else self._behind + tokens
         if self._behind > _LAG:
-            self._miss(length - _LAG, tokens)
+            self._miss(length - _LAG - tokens, tokens)
 
     def ready(self, length: int) -> bool:
         return self._missing <= _MISSING * length
 
-    def _miss(self, position: int, tokens: int) -> None:
-        if self._missing == 0:
-            self._first_missing = max(position - tokens, 0)
-        self._missing += tokens
+    def _miss(self, first: int, tokens: int) -> None:
+        if tokens > 0:
+            if self._missing == 0:
+                self._first_missing = first
+            self._missing += tokens
 
 
 class JobDrafts:

@@ -169,6 +169,7 @@ class Slots:
         slot.holding = Holding(self._backend.session())
         source.session.fork(length, slot.session)
         slot.history = source.history[:length]
+        slot.holding.lag = source.lag.fork(length)
 
     def _retire(self, slot: Slot) -> None:
         """Keeps the slot's session if it is worth it; the slot must then get another one."""
