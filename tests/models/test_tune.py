@@ -279,6 +279,7 @@ def test_only_settings_that_change_speed_are_tried() -> None:
     names = {name for item in found for name in item.changes}
     assert names <= {"threads", "io_mode", "prefetch", "prefill_chunk", "drafts"}
     assert {"threads", "io_mode", "prefetch", "prefill_chunk"} <= names
+    assert {"drafts": "0"} in [item.changes for item in found]
     assert {"threads": 8} in [item.changes for item in found]
     assert {"threads": 16} not in [item.changes for item in found], "that is what runs now"
 

@@ -29,7 +29,7 @@ from colibri.models.synthetic import Shape
 from colibri.models.tune import Candidate, Measurement
 from colibri.settings import Settings
 
-SHAPE = Shape(layers=4, hidden=256, experts=32, top_k=2, expert_ffn=256)
+SHAPE = Shape(layers=4, hidden=256, experts=64, top_k=4, expert_ffn=512, mtp=True)
 BUDGET = 40_000_000
 
 
@@ -51,7 +51,7 @@ def runner(model: Path, budget: int = 0, **changed: Any) -> tune_run.Runner:
 
 
 def test_every_setting_that_is_tried_gives_the_same_answer(model: Path) -> None:
-    run = runner(model)
+    run = runner(model, budget=BUDGET)
     tried: list[Mapping[str, Any]] = [
         {},
         {"threads": 2},
@@ -59,12 +59,17 @@ def test_every_setting_that_is_tried_gives_the_same_answer(model: Path) -> None:
         {"io_mode": "buffered"},
         {"prefetch": "off"},
         {"prefill_chunk": 8},
+        {"drafts": "0"},
+        {"drafts": "1"},
+        {"drafts": "3"},
     ]
     measured = [run(changes) for changes in tried]
     assert len({item.answer for item in measured}) == 1
     assert all(item.seconds > 0 for item in measured)
     assert run.info is not None
     assert run.info.context == 256
+    size = (model / "packed-00000.safetensors").stat().st_size
+    assert size > 1.5 * BUDGET >= 1.5 * run.info.weight_bytes, "experts come from disk"
 
 
 def test_the_work_grows_until_it_can_be_timed_and_stays_inside_the_context(

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from colibri import settings
 from colibri.errors import EngineFailure, ResourceError, UsageError
 from colibri.models import tune_stats
 from colibri.models.tune_stats import Verdict
@@ -124,10 +123,11 @@ def candidates(
         found += [Candidate({"io_mode": mode}) for mode in modes if mode != chosen.io_mode]
         other = "off" if chosen.prefetch == "on" else "on"
         found.append(Candidate({"prefetch": other}))
-    rows = {row.name: row for row in settings.TABLE}
-    if drafts and "drafts" in rows:
-        now = getattr(chosen, "drafts")  # noqa: B009 - present only where drafts are
-        found += [Candidate({"drafts": value}) for value in rows["drafts"].choices if value != now]
+    if drafts:
+        # Deeper than asked for is what auto tries by itself; fewer, or none, save memory.
+        found += [
+            Candidate({"drafts": value}) for value in ("0", "auto", "1") if value != chosen.drafts
+        ]
     found += [
         Candidate({"prefill_chunk": size})
         for size in (256, 512, 1024, 2048)
