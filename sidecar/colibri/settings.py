@@ -60,6 +60,10 @@ def _hosts(value: Any) -> str | None:
     return None
 
 
+def _folders(value: Any) -> str | None:
+    return None if all(name.strip() for name in value) else "must name a folder"
+
+
 def _origins(value: Any) -> str | None:
     for origin in value:
         if origin != "*" and ("://" not in origin or origin.endswith("/")):
@@ -173,6 +177,15 @@ class Settings:
         "engine.io_mode",
         "How experts are read from disk; auto takes io_uring where it works, else threads.",
         choices=("auto", "uring", "threads", "buffered"),
+    )
+    mirrors: tuple[str, ...] = _setting(
+        (),
+        "engine.mirrors",
+        "Folder on another drive with copies of the model's files, or with a part of them "
+        "(repeatable); experts are read from all drives by their speed.",
+        flags=("--mirror",),
+        metavar="DIR",
+        check=_folders,
     )
     prefetch: str = _setting(
         "on",

@@ -9,7 +9,7 @@ from cffi import FFI
 
 from colibri.engine import _colibri, table
 from colibri.engine._colibri import ffi, lib
-from colibri.engine.ffi import MirrorCounters, Snapshot
+from colibri.engine.ffi import Snapshot
 from colibri.engine.status import PrefillProgress, Status
 
 ENUMS: dict[str, type[IntEnum]] = {
@@ -28,7 +28,7 @@ STRUCTS = {
     "colibri_tensor": table.Tensor,
     "colibri_engine_snapshot_t": Snapshot,
     "colibri_prefill_progress": PrefillProgress,
-    "colibri_mirror_t": MirrorCounters,
+    "colibri_mirror_t": table.MirrorCounters,
 }
 # Set by the binding or by nobody.
 NOT_MIRRORED = {"struct_size", "reserved", "mirror_paths", "n_mirrors"}

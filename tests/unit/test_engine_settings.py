@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ SHAPE = Shape(layers=2, hidden=64, experts=4, top_k=2, expert_ffn=32)
 class _Opened(Exception):
     """Carries the options that the engine would have been opened with."""
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, options: EngineOptions, mirrors: Any) -> None:
         super().__init__()
         self.options = options
+        self.mirrors = mirrors
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +35,31 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened_with(chosen: Settings, model: Path, monkeypatch: pytest.MonkeyPatch) -> EngineOptions:
-    def stop(_paths: Any, _geometry: Any, _tensors: Any, options: EngineOptions) -> None:
-        raise _Opened(options)
+    return opened(chosen, model, monkeypatch).options
+
+
+def opened(chosen: Settings, model: Path, monkeypatch: pytest.MonkeyPatch) -> _Opened:
+    def stop(
+        _paths: Any, _geometry: Any, _tensors: Any, options: EngineOptions, mirrors: Any
+    ) -> None:
+        raise _Opened(options, mirrors)
 
     monkeypatch.setattr(backend.ffi, "Engine", stop)
     with pytest.raises(_Opened) as caught:
         backend.open_backend(serve.engine_options(chosen, model))
-    return caught.value.options
+    return caught.value
+
+
+def test_mirrors_arrive_as_one_path_per_file(
+    model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shard = next(model.glob("*.safetensors"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drive").mkdir()
+    shutil.copy(shard, tmp_path / "drive")
+    with_mirror = opened(Settings(mirrors=("drive",)), model, monkeypatch)
+    assert with_mirror.mirrors == ((tmp_path / "drive" / shard.name,),)
+    assert opened(Settings(), model, monkeypatch).mirrors == ()
 
 
 def test_the_defaults_leave_every_choice_to_the_engine(

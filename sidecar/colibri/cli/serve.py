@@ -104,6 +104,7 @@ def engine_options(chosen: Settings, folder: Path) -> dict[str, Any]:
         "isa": chosen.isa,
         "threads": chosen.threads,
         "io_mode": chosen.io_mode,
+        "mirrors": [str(Path(name).expanduser().absolute()) for name in chosen.mirrors],
         "prefetch": chosen.prefetch,
         "drafts": chosen.drafts,
         "prefill_chunk": chosen.prefill_chunk,

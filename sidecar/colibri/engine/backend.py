@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from colibri.engine.protocol import EngineInfo
+from colibri.engine.protocol import EngineInfo, MirrorReport
 from colibri.engine.status import PrefillProgress
 from colibri.engine.table import Sampling
 
@@ -39,6 +39,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     useful_bytes: int = 0
     wasted_bytes: int = 0
     disk_wait_ns: int = 0
+    mirrors: tuple[MirrorReport, ...] = ()
 
 
 class BackendSession(Protocol):

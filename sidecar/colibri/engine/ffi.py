@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colibri.engine.status import EngineCancelled, EngineError, PrefillProgress, Status
-from colibri.engine.table import EngineOptions, Geometry, Isa, Sampling, Tensor
+from colibri.engine.table import EngineOptions, Geometry, Isa, MirrorCounters, Sampling, Tensor
 
 try:
     from colibri.engine._colibri import ffi, lib
@@ -41,7 +41,6 @@ __all__ = [
     "Engine",
     "EngineCancelled",
     "EngineError",
-    "MirrorCounters",
     "Plan",
     "PrefillProgress",
     "Session",
@@ -93,22 +92,6 @@ class Snapshot(msgspec.Struct, frozen=True):
     wasted_bytes: int
     disk_wait_ns: int
     cached_experts: int
-
-
-class MirrorCounters(msgspec.Struct, frozen=True):
-    """One set of weight files that experts are read from (`colibri_mirror_t`).
-
-    `state` is a `MirrorState`, `refused` counts files given and left out, `rate` is in bytes per
-    second (0 = not measured yet).
-    """
-
-    state: int
-    files: int
-    refused: int
-    bytes: int
-    reads: int
-    failures: int
-    rate: int
 
 
 class Plan(msgspec.Struct, frozen=True):

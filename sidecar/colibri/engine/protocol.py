@@ -126,6 +126,23 @@ class DraftState(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = "off: no MTP layer"
 
 
+class MirrorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One place that experts are read from: the model's own folder first, then its mirrors.
+
+    `files` of the model's files are read here; `left_out` tells which are not, and why. `failed`:
+    the last read failed, and only one read now and then finds out whether the drive is back.
+    """
+
+    folder: str
+    files: int
+    left_out: tuple[str, ...] = ()
+    failed: bool = False
+    bytes_read: int = 0
+    reads: int = 0
+    failures: int = 0
+    bytes_per_second: int = 0
+
+
 class ExpertState(msgspec.Struct, frozen=True, kw_only=True):
     """Routed experts: where they are and what reading them took since the engine was opened.
 
@@ -142,6 +159,7 @@ class ExpertState(msgspec.Struct, frozen=True, kw_only=True):
     useful_bytes: int = 0
     wasted_bytes: int = 0
     disk_wait_ms: float = 0.0
+    mirrors: tuple[MirrorReport, ...] = ()
 
 
 class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):

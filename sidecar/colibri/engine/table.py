@@ -150,6 +150,22 @@ class MirrorState(IntEnum):
     FAILED = 1
 
 
+class MirrorCounters(msgspec.Struct, frozen=True):
+    """One set of weight files that experts are read from (`colibri_mirror_t`).
+
+    `state` is a `MirrorState`, `refused` counts files given and left out, `rate` is in bytes per
+    second (0 = not measured yet).
+    """
+
+    state: int
+    files: int
+    refused: int
+    bytes: int
+    reads: int
+    failures: int
+    rate: int
+
+
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to open the engine (`colibri_engine_options`); 0 is always the engine's own choice.
 

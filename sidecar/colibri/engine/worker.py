@@ -175,6 +175,7 @@ class Worker:
                 useful_bytes=counters.useful_bytes,
                 wasted_bytes=counters.wasted_bytes,
                 disk_wait_ms=counters.disk_wait_ns / 1e6,
+                mirrors=counters.mirrors,
             ),
             drafts=self._drafting.state,
         )

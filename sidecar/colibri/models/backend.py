@@ -20,8 +20,10 @@ from colibri.engine.status import EngineError, Status
 from colibri.engine.table import EngineOptions, IoMode, Isa, Precision
 from colibri.errors import ResourceError
 from colibri.hardware import memory
+from colibri.models import mirror
 from colibri.models.draft_choice import AUTO, NO_MTP_LAYER, costs_residence, drafts_wanted
 from colibri.models.learning import Learning
+from colibri.models.mirror import Place
 from colibri.models.model import Model, open_model
 from colibri.text.detok import Detokenizer
 from colibri.text.stop import StopFilter
@@ -45,6 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 0
     memory_budget: int = 0
     io_mode: str = "auto"
+    mirrors: tuple[str, ...] = ()
     prefetch: str = "on"
     drafts: str = "auto"
     prefill_chunk: int = 0
@@ -115,7 +118,13 @@ def _open(model: Model, base: EngineOptions, wanted: int) -> ffi.Engine:
     while True:
         options = msgspec.structs.replace(base, context=context)
         try:
-            return ffi.Engine(model.files.paths, model.geometry, model.files.tensors, options)
+            return ffi.Engine(
+                model.files.own_paths,
+                model.geometry,
+                model.files.tensors,
+                options,
+                model.files.mirror_paths,
+            )
         except EngineError as error:
             # Only a choice of ours is reconsidered, and refusing costs no reading.
             if wanted or error.code != Status.MEMORY or context <= min(LEAST_CONTEXT, longest):
@@ -157,7 +166,7 @@ class NativeBackend:
     """The C engine with one model. Raises what opening a model or an engine raises."""
 
     def __init__(self, options: Options) -> None:
-        model = open_model(Path(options.folder))
+        model = open_model(Path(options.folder), [Path(name) for name in options.mirrors])
         budget = options.memory_budget or memory.budget()
         base = EngineOptions(
             precision=Precision[options.precision.upper()],
@@ -169,6 +178,7 @@ class NativeBackend:
             prefill_chunk=options.prefill_chunk,
         )
         self._engine, self._drafts, self._drafts_reason = _open_with_drafts(model, base, options)
+        self._places = model.files.places or (Place(model.files.folder, model.files.paths),)
         self._tokenizer = model.text.tokenizer
         self.end_ids = model.text.end_ids
         self.info = self._describe(model, budget)
@@ -238,6 +248,7 @@ class NativeBackend:
             useful_bytes=snapshot.useful_bytes,
             wasted_bytes=snapshot.wasted_bytes,
             disk_wait_ns=snapshot.disk_wait_ns,
+            mirrors=mirror.reports(self._places, self._engine.mirrors()),
         )
 
     def text(self, stops: Sequence[str], ignore_leading_stop: bool) -> TextStream:

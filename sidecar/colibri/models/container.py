@@ -17,8 +17,9 @@ from colibri.engine.table import Format, Geometry, Tensor
 from colibri.errors import ModelError
 from colibri.families import Family, TensorSpec, detect
 from colibri.families.values import ConfigReader, parse_object, show
-from colibri.models import formats, fused, manifest, missing, packed
+from colibri.models import formats, fused, manifest, mirror, missing, packed
 from colibri.models.formats import Candidates, Quantized
+from colibri.models.mirror import Place
 from colibri.models.safetensors import Entry, ShardSet, read_folder
 
 _SHOWN: Final = 6
@@ -32,6 +33,8 @@ class ModelFiles:
 
     `tensors[i].file` indexes `paths`. `kind` is `original`, `published` or `packed`. `notes` are
     sentences worth telling the user (a missing optional part, a container known to be weak).
+    `places` tells with mirrors where every file can be read, the model's own folder first; it is
+    empty without.
     """
 
     folder: Path
@@ -42,6 +45,17 @@ class ModelFiles:
     paths: tuple[Path, ...]
     tensors: tuple[Tensor, ...]
     notes: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+
+    @property
+    def own_paths(self) -> tuple[Path | None, ...]:
+        """`paths` for the engine: None where only a mirror has the file."""
+        return self.places[0].paths if self.places else self.paths
+
+    @property
+    def mirror_paths(self) -> tuple[tuple[Path | None, ...], ...]:
+        """Copies for the engine, one row per mirror."""
+        return tuple(place.paths for place in self.places[1:])
 
 
 @dataclass(slots=True)
@@ -93,11 +107,12 @@ class Inspection:
         return [*self.lost, *(gap.sentence for gap in self.absent), *self.problems]
 
 
-def open_folder(folder: Path, mtp_only: bool = False) -> ModelFiles:
+def open_folder(folder: Path, mtp_only: bool = False, mirrors: Sequence[Path] = ()) -> ModelFiles:
     """Reads a model folder. ModelError names the first problems found and how many there are.
-    `mtp_only` asks for the tensors of the MTP layer alone; the others may be missing.
+    `mtp_only` asks for the tensors of the MTP layer alone; the others may be missing. `mirrors` are
+    folders with copies of its files, or with a part of them.
     """
-    found = inspect(folder, mtp_only=mtp_only)
+    found = inspect(folder, mtp_only=mtp_only, mirrors=mirrors)
     if found.files is not None:
         return found.files
     problems = found.sentences()
@@ -130,18 +145,28 @@ def inspect_folder(folder: Path) -> tuple[ModelFiles | None, list[str]]:
     return found.files, found.sentences()
 
 
-def inspect(folder: Path, shards: ShardSet | None = None, mtp_only: bool = False) -> Inspection:
+def inspect(
+    folder: Path,
+    shards: ShardSet | None = None,
+    mtp_only: bool = False,
+    mirrors: Sequence[Path] = (),
+) -> Inspection:
     """What the headers tell; `shards` are those already read. ModelError for what hides all
-    others: no folder, no config, an unknown family, a file whose header is damaged.
+    others: no folder, no config, an unknown family, a file whose header is damaged. UsageError for
+    mirrors that are none.
     """
+    mirror.check_folders(folder, mirrors)
     if not folder.is_dir():
         raise ModelError("there is no such folder.", where=str(folder))
     config, reader = read_config(folder)
     family = detect(config, reader.where)
     geometry = family.geometry(reader)
     if (folder / packed.INDEX_NAME).exists():
-        return _open_packed(folder, family, geometry, config)
+        return _open_packed(folder, family, geometry, config, mirrors)
     _check_quantization(reader)
+    bad: dict[Path, list[mirror.BadShard]] = {}
+    if mirrors:
+        shards, bad = mirror.read_shards(folder, mirrors)
     reading = _Reading(folder, read_folder(folder) if shards is None else shards)
     kind = (
         "published" if any(name.endswith(".qs") for name in reading.shards.entries) else "original"
@@ -158,6 +183,11 @@ def inspect(folder: Path, shards: ShardSet | None = None, mtp_only: bool = False
     lost, absent, lost_bytes = _find_missing(reading, specs) if not uncut else ((), (), 0)
     if reading.problems or lost:
         notes = tuple(reading.notes)
+        reading.problems += [
+            f"{place / shard.name} is left out: {shard.reason}"
+            for place, shards_left_out in bad.items()
+            for shard in shards_left_out
+        ]
         return Inspection(None, tuple(reading.problems), lost, absent, lost_bytes, notes)
     shards = reading.shards
     used = {name for tensor in reading.tensors for name in (tensor.name,)}
@@ -172,14 +202,19 @@ def inspect(folder: Path, shards: ShardSet | None = None, mtp_only: bool = False
         tuple(shards.paths),
         tuple(reading.tensors),
         notes,
+        mirror.places(folder, mirrors, shards.paths, bad) if mirrors else (),
     )
     return Inspection(files, notes=notes)
 
 
 def _open_packed(
-    folder: Path, family: Family, geometry: Geometry, config: dict[str, Any]
+    folder: Path,
+    family: Family,
+    geometry: Geometry,
+    config: dict[str, Any],
+    mirrors: Sequence[Path],
 ) -> Inspection:
-    index = packed.read_index(folder)
+    index = packed.read_index(folder, mirrors)
     if index.family != family.name:
         raise ModelError(
             f'"family" is {show(index.family)}, but config.json is of {family.name}.',
@@ -205,7 +240,15 @@ def _open_packed(
     if problems or lost:
         return Inspection(None, tuple(problems), tuple(lost), notes=tuple(notes))
     files = ModelFiles(
-        folder, "packed", family, geometry, config, index.paths, tuple(chosen), tuple(notes)
+        folder,
+        "packed",
+        family,
+        geometry,
+        config,
+        index.paths,
+        tuple(chosen),
+        tuple(notes),
+        mirror.places(folder, mirrors, index.paths) if mirrors else (),
     )
     return Inspection(files, notes=tuple(notes))
 

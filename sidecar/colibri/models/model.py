@@ -9,6 +9,7 @@ rule: pure functions over files; results are immutable.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -82,11 +83,16 @@ class Model:
         return self.text.tokenizer
 
 
-def open_model(folder: Path) -> Model:
+def open_model(folder: Path, mirrors: Sequence[Path] = ()) -> Model:
     """Everything; ModelError names the file at fault. What is odd but usable is logged."""
-    files = open_folder(folder)
+    files = open_folder(folder, mirrors=mirrors)
     for note in files.notes:
         log.warning("%s: %s", folder.name, note)
+    for place in files.places:
+        what = "mirror" if place is not files.places[0] else "model"
+        log.info("%s %s: %d of %d files", what, place.folder, place.files, len(files.paths))
+        for shard in place.bad:
+            log.warning("%s is left out: %s", place.folder / shard.name, shard.reason)
     text = open_text(folder)
     geometry = msgspec.structs.replace(files.geometry, vocab_used=text.geometry.vocab_used)
     return Model(files, text, geometry)

@@ -19,7 +19,7 @@ file.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -66,9 +66,9 @@ def new_hash() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=32)
 
 
-def read_index(folder: Path) -> Index:
+def read_index(folder: Path, mirrors: Sequence[Path] = ()) -> Index:
     """Reads and checks the index against itself and the sizes of its files. ModelError names the
-    entry.
+    entry. A file that the folder lacks, or has with another size, may lie in a mirror.
     """
     path = folder / INDEX_NAME
     where = str(path)
@@ -88,7 +88,7 @@ def read_index(folder: Path) -> Index:
             where=where,
             hint="Update this program, or convert the model again.",
         )
-    sizes, paths = _files(reader, folder)
+    sizes, paths = _files(reader, (folder, *mirrors))
     tensors: list[Tensor] = []
     spans: list[Span] = []
     for name, entry in _objects(reader, "tensors"):
@@ -106,7 +106,7 @@ def read_index(folder: Path) -> Index:
     return Index(reader.string("family"), paths, tuple(tensors), tuple(spans))
 
 
-def _files(reader: ConfigReader, folder: Path) -> tuple[list[int], tuple[Path, ...]]:
+def _files(reader: ConfigReader, places: Sequence[Path]) -> tuple[list[int], tuple[Path, ...]]:
     listed = reader.values.get("files")
     if not isinstance(listed, list) or not 1 <= len(listed) <= _MAX_FILES:
         reader.fail("files", "a list of files")
@@ -119,9 +119,11 @@ def _files(reader: ConfigReader, folder: Path) -> tuple[list[int], tuple[Path, .
         if Path(name).name != name or name in ("", ".", "..") or "\\" in name or "\0" in name:
             entry.fail("name", "the plain name of a file beside it")
         size = entry.integer("bytes", 1, _MAX_BYTES)
-        path = folder / name
-        found = path.stat().st_size if path.is_file() else None
+        path = places[0] / name
+        found = _size(path)
         if found != size:
+            path = next((p / name for p in places[1:] if _size(p / name) == size), path)
+        if found != size and path.parent == places[0]:
             what = "is missing" if found is None else f"holds {found:,} bytes"
             raise ModelError(
                 f"the file {what}, expected {size:,} bytes.",
@@ -131,6 +133,10 @@ def _files(reader: ConfigReader, folder: Path) -> tuple[list[int], tuple[Path, .
         sizes.append(size)
         paths.append(path)
     return sizes, tuple(paths)
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
 
 
 def _objects(reader: ConfigReader, key: str) -> Iterator[tuple[str, ConfigReader]]:

@@ -187,22 +187,36 @@ def read_folder(folder: Path) -> ShardSet:
         if path.stat().st_size == 0:
             shards.empty.append(path)
             continue
-        _add(shards, path)
+        add_shard(shards, path)
     return shards
 
 
-def _add(shards: ShardSet, path: Path) -> None:
+def data_start(path: Path) -> int:
+    """Bytes of the header, its length included. ModelError when there is no sane one."""
+    with path.open("rb") as stream:
+        start = stream.read(_LENGTH_BYTES)
+    length = struct.unpack("<Q", start)[0] if len(start) == _LENGTH_BYTES else MAX_HEADER_BYTES + 1
+    if length > MAX_HEADER_BYTES:
+        raise ModelError("this is no safetensors file.", where=str(path))
+    return _LENGTH_BYTES + int(length)
+
+
+def add_shard(shards: ShardSet, path: Path) -> None:
+    """Adds one file. ModelError, with nothing added, for a damaged one and for a name that another
+    file defines.
+    """
     entries, metadata = read_header(path, len(shards.paths))
-    shards.paths.append(path)
     for entry in entries:
-        other = shards.entries.setdefault(entry.name, entry)
-        if other is not entry:
+        other = shards.entries.get(entry.name)
+        if other is not None:
             raise _bad(
                 str(path),
                 entry.name,
                 f"it is also in {shards.paths[other.file].name}",
                 hint="Remove the file that does not belong to this model.",
             )
+    shards.paths.append(path)
+    shards.entries.update((entry.name, entry) for entry in entries)
     if "colibri.fmt" in metadata:
         where = f"{path} (metadata colibri.fmt)"
         stamps = parse_object(metadata["colibri.fmt"].encode(), where)
