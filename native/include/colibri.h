@@ -263,6 +263,12 @@ typedef struct {
     int32_t tokens_total;
     int32_t layer; /* layers finished in the current chunk */
     int32_t n_layers;
+    int32_t reserved;
+    /* Share of the work that is done, tokens times layers over all that was announced: 0..1, never falls. */
+    double fraction;
+    double resumed;     /* of that, what a parked chunk brought */
+    int64_t bytes_read; /* from disk since the prefill was announced */
+    int64_t bytes_left; /* estimate of what is still to be read */
 } colibri_prefill_progress;
 
 const char *colibri_version(void);

@@ -222,6 +222,8 @@ struct colibri_session {
     int32_t total;   /* as announced */
     float *all_logits;
     clb_chunk chunk;
+    double resumed;                      /* share of the work that was done when it was announced */
+    int64_t bytes_read;                  /* since then */
     struct colibri_session *next_parked; /* in engine->parked */
 };
 

@@ -52,5 +52,5 @@ const char *colibri_version(void)
 
 int32_t colibri_abi(void)
 {
-    return 1;
+    return 2;
 }

@@ -82,6 +82,8 @@ int32_t colibri_prefill_start(colibri_session *session, const int32_t *tokens, i
     session->total = n;
     session->all_logits = logits;
     session->n_logits = 0;
+    session->resumed = clb_prefill_fraction(session);
+    session->bytes_read = 0;
     return COLIBRI_OK;
 }
 
@@ -493,7 +495,8 @@ int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_p
     colibri_engine *engine = session->engine;
     step_limit limit = {.stop = max_ms > 0 ? clb_os_seconds() + (double)max_ms * 1e-3 : 0,
                         .single = max_ms < 0};
-    int32_t n_layers = engine->geometry.n_layers, status = resume_chunk(session, &error);
+    int64_t read = atomic_load(&engine->store.bytes_read);
+    int32_t status = resume_chunk(session, &error);
     while (status == COLIBRI_OK) {
         if (atomic_exchange(&session->cancel, 0)) {
             status =
@@ -513,10 +516,9 @@ int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_p
             break;
     }
     clb_store_forget(&engine->store);
+    session->bytes_read += atomic_load(&engine->store.bytes_read) - read;
     if (progress != NULL)
-        *progress = (colibri_prefill_progress){
-            status == COLIBRI_OK && session->pending == 0, session->total - session->pending, session->total,
-            session->chunk.layer < n_layers ? session->chunk.layer : n_layers, n_layers};
+        *progress = clb_prefill_progress(session, status == COLIBRI_OK && session->pending == 0);
     /* After a failed read or a cancel the chunk is as it was after its last slice. */
     if (status == COLIBRI_ERROR_CANCELLED || status == COLIBRI_ERROR_IO)
         clb_session_park(session);

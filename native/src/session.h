@@ -49,6 +49,11 @@ void clb_session_logits_done(colibri_session *session, int32_t rows);
 /* Logits of the session as it was when it held `length` tokens, or NULL. */
 const float *clb_session_logits_at(const colibri_session *session, int32_t length);
 
+/* ---- progress (progress.c) ---- */
+/* Share of the announced work that is done. */
+double clb_prefill_fraction(const colibri_session *session);
+colibri_prefill_progress clb_prefill_progress(const colibri_session *session, int finished);
+
 /* Runs the router of `layer` one layer early and tells the store, which may read ahead (decode.c). */
 int32_t clb_guess_next(colibri_engine *engine, const clb_batch *batch, int32_t layer, const clb_error *error);
 /* One whole layer over the rows of a step (decode.c). */

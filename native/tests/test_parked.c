@@ -362,6 +362,82 @@ static void memory_needed_elsewhere_drops_the_oldest(const text *t)
     colibri_engine_close(engine);
 }
 
+/* ---- progress ------------------------------------------------------------------------------- */
+
+typedef struct {
+    double fraction;
+    int64_t bytes_read, first_left;
+    int wrong, slices;
+} watched;
+
+/* Slices up to `most` (-1 = all) with progress that may only grow. */
+static void watch(colibri_session *session, int32_t most, watched *w)
+{
+    colibri_prefill_progress p = {0};
+    for (int32_t i = 0; i != most && !p.finished; i++) {
+        if (colibri_prefill_step(session, -1, &p, err, sizeof err) != COLIBRI_OK) {
+            w->wrong++;
+            return;
+        }
+        w->wrong += !(p.fraction >= w->fraction && p.fraction <= 1 && p.resumed <= p.fraction &&
+                      p.bytes_read >= w->bytes_read && p.bytes_left >= 0);
+        w->fraction = p.fraction;
+        w->bytes_read = p.bytes_read;
+        if (w->slices++ == 0)
+            w->first_left = p.bytes_left;
+    }
+    w->wrong += p.finished && (p.fraction != 1 || p.bytes_left != 0);
+}
+
+static void progress_only_grows_and_counts_what_was_resumed(const text *t)
+{
+    colibri_engine_options o = options_of(2, DRAFTS);
+    o.no_prefetch = 1;
+    colibri_engine *engine = open_engine(t, &o);
+    colibri_session *s = filled(engine, t, HELD);
+    watched first = {0}, second = {0}, resident = {0};
+    int64_t before = counters(engine).expert_bytes_read;
+    CHECK(start(s, t, HELD, HELD + CHUNK) == COLIBRI_OK);
+    watch(s, 18, &first);
+    CHECK_MSG(first.wrong == 0 && first.fraction > 0 && first.fraction < 1, "%d steps of %d, up to %g",
+              first.wrong, first.slices, first.fraction);
+    colibri_session_cancel(s);
+    CHECK(colibri_prefill_step(s, 0, NULL, err, sizeof err) == COLIBRI_ERROR_CANCELLED);
+    CHECK(start(s, t, HELD, HELD + CHUNK) == COLIBRI_OK);
+    second.fraction = first.fraction;
+    watch(s, -1, &second);
+    colibri_prefill_progress p = {0};
+    CHECK_MSG(second.wrong == 0 && second.fraction == 1, "resumed: %d steps of %d, up to %g", second.wrong,
+              second.slices, second.fraction);
+    int64_t read = counters(engine).expert_bytes_read - before;
+    /* Reads that were under way when it stopped are counted by whoever sees them arrive. */
+    CHECK_MSG(first.bytes_read + second.bytes_read <= read && second.bytes_read > 0,
+              "%lld and %lld bytes counted of %lld", (long long)first.bytes_read,
+              (long long)second.bytes_read, (long long)read);
+    CHECK_MSG(first.first_left > read / 3 && first.first_left < read * 3,
+              "%lld bytes were expected, %lld read", (long long)first.first_left, (long long)read);
+    /* In a longer prompt the parked chunk is a smaller share. */
+    CHECK(colibri_session_truncate(s, HELD, err, sizeof err) == COLIBRI_OK);
+    CHECK(start(s, t, HELD, HELD + CHUNK) == COLIBRI_OK);
+    first.fraction = 0;
+    first.bytes_read = 0;
+    watch(s, 18, &first);
+    CHECK(colibri_session_truncate(s, HELD, err, sizeof err) == COLIBRI_OK);
+    CHECK(start(s, t, HELD, TOKENS) == COLIBRI_OK);
+    CHECK(colibri_prefill_step(s, -1, &p, err, sizeof err) == COLIBRI_OK);
+    CHECK(p.resumed > 0 && p.resumed < first.fraction && p.fraction >= p.resumed);
+    colibri_session_close(s);
+    colibri_engine_close(engine);
+    o = options_of(0, 0);
+    engine = open_engine(t, &o);
+    s = filled(engine, t, HELD);
+    CHECK(start(s, t, HELD, TOKENS) == COLIBRI_OK);
+    watch(s, -1, &resident);
+    CHECK(resident.wrong == 0 && resident.bytes_read == 0 && resident.first_left == 0);
+    colibri_session_close(s);
+    colibri_engine_close(engine);
+}
+
 /* ---- the disk ------------------------------------------------------------------------------- */
 
 static void a_failed_read_parks(const text *t)
@@ -483,6 +559,7 @@ static void test_dump(const char *path)
     a_fork_beside_a_parked_chunk_disturbs_neither(&t);
     logits_of_all_tokens_are_complete(&t);
     memory_needed_elsewhere_drops_the_oldest(&t);
+    progress_only_grows_and_counts_what_was_resumed(&t);
     a_failed_read_parks(&t);
     a_hanging_read_holds_nobody_up(&t);
     free(t.logits);

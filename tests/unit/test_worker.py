@@ -106,6 +106,13 @@ def test_a_job_is_accepted_reports_progress_streams_text_and_is_done(harness: Ha
     assert (done.usage.prompt, done.usage.cached, done.usage.completion) == (3, 0, 2)
 
 
+def test_the_last_progress_of_a_prompt_says_that_all_of_it_is_read(harness: Harness) -> None:
+    progress = [e for e in harness.finish(harness.submit("abc")) if isinstance(e, Progress)][-1]
+    assert (progress.done, progress.total) == (3, 3)
+    assert (progress.fraction, progress.layer, progress.layers) == (1.0, 1, 1)
+    assert progress.eta_seconds == 0
+
+
 @pytest.mark.parametrize(
     ("pieces", "stops", "text"),
     [

@@ -127,7 +127,8 @@ class _FakeSession:
         if finished:
             self._tokens += self._pending
             self._pending = []
-        return PrefillProgress(finished, done, total, int(finished), 1)
+        fraction = 1.0 if finished else self._spent_ms / need_ms
+        return PrefillProgress(finished, done, total, int(finished), 1, fraction)
 
     def sample_at(self, length: int, sampling: Sampling) -> int:
         self._backend.samplings.append(sampling)

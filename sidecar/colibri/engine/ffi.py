@@ -569,7 +569,8 @@ class Session:
             self._logits = None
             call.check(status)
         progress = PrefillProgress(
-            bool(raw.finished), raw.tokens_done, raw.tokens_total, raw.layer, raw.n_layers
+            bool(raw.finished),
+            *(getattr(raw, name) for name in PrefillProgress.__struct_fields__[1:]),
         )
         if status == Status.CANCELLED:
             self._logits = None

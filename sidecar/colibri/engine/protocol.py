@@ -217,11 +217,22 @@ class Accepted(_Message, frozen=True, tag="accepted"):
 
 
 class Progress(_Message, frozen=True, tag="progress"):
-    """Prompt tokens in the slot so far, cached ones included."""
+    """Prompt tokens in the slot so far, cached ones included, and how far the reading is.
+
+    A model that streams reads thousands of tokens layer by layer, so `done` stands still for long:
+    `fraction` is the share of the work that is done, `layer` of `layers` where the tokens in work
+    are. Bytes are those read from disk for this prompt, and an estimate of those to come.
+    """
 
     job: str
     done: int
     total: int
+    fraction: float = 0.0
+    layer: int = 0
+    layers: int = 0
+    bytes_read: int = 0
+    bytes_left: int = 0
+    eta_seconds: float | None = None
 
 
 class Tokens(_Message, frozen=True, tag="tokens"):

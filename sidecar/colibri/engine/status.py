@@ -29,13 +29,21 @@ class Status(IntEnum):
 
 
 class PrefillProgress(msgspec.Struct, frozen=True):
-    """Where a prefill stands after a step: tokens of this prefill, layers of the current chunk."""
+    """Where a prefill stands after a step: tokens of this prefill, layers of the current chunk.
+
+    `fraction` is the share of all its work that is done, `resumed` what a parked chunk brought of
+    it. Bytes are those read from disk for it so far, and an estimate of those to come.
+    """
 
     finished: bool
     tokens_done: int
     tokens_total: int
     layer: int
     n_layers: int
+    fraction: float = 0.0
+    resumed: float = 0.0
+    bytes_read: int = 0
+    bytes_left: int = 0
 
 
 class EngineError(Exception):

@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from colibri.engine.backend import EngineBackend
 from colibri.engine.draft_policy import DraftPolicy
 from colibri.engine.drafting import Drafting, JobDrafts, Step
+from colibri.engine.eta import eta_seconds
 from colibri.engine.protocol import (
     Accepted,
     Cancel,
@@ -50,7 +51,7 @@ from colibri.engine.protocol import (
     Usage,
 )
 from colibri.engine.slots import Slot, Slots
-from colibri.engine.status import EngineError, Status
+from colibri.engine.status import EngineError, PrefillProgress, Status
 from colibri.engine.table import Sampling
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class _Job:
             temperature=command.temperature, top_p=command.top_p, seed=command.seed
         )
         self.started = time.monotonic()
+        self.prefill_started = 0.0
         self.first_sample = 0.0
         self.last_progress = 0.0
 
@@ -93,6 +95,20 @@ class _Job:
             drafts_proposed=self.drafts.proposed,
             drafts_accepted=self.drafts.accepted,
         )
+
+
+def _progress_event(job: _Job, progress: PrefillProgress, now: float) -> Progress:
+    return Progress(
+        job=job.command.job,
+        done=job.prompt_done,
+        total=len(job.command.prompt),
+        fraction=progress.fraction,
+        layer=progress.layer,
+        layers=progress.n_layers,
+        bytes_read=progress.bytes_read,
+        bytes_left=progress.bytes_left,
+        eta_seconds=eta_seconds(now - job.prefill_started, progress.resumed, progress.fraction),
+    )
 
 
 class _Running:
@@ -272,6 +288,7 @@ class Worker:
             self._fail_with(running, error)
             return
         job.phase = "prefill"
+        job.prefill_started = time.monotonic()
         self._emit(
             Accepted(job=job.command.job, prompt=len(prompt), cached=job.cached, slot=slot.index)
         )
@@ -305,11 +322,7 @@ class Worker:
                 slot.history = list(job.command.prompt)
             if progress.finished or now - job.last_progress >= PROGRESS_SECONDS:
                 job.last_progress = now
-                self._emit(
-                    Progress(
-                        job=job.command.job, done=job.prompt_done, total=len(job.command.prompt)
-                    )
-                )
+                self._emit(_progress_event(job, progress, now))
 
     def _decode(self) -> None:
         """Draws for every job with fresh logits, then computes one step for those that go on."""

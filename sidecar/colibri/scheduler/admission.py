@@ -74,7 +74,11 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
-    """A running request as people want to see it. `eta_seconds` is that of reading the prompt."""
+    """A running request as people want to see it.
+
+    `prompt_fraction` is the share of the prompt's reading that is done, `eta_seconds` what is left
+    of it; `layer` of `layers` and the bytes are those of `Progress`.
+    """
 
     id: str
     phase: Phase
@@ -83,6 +87,11 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens: int
     running_seconds: float
     eta_seconds: float | None
+    prompt_fraction: float
+    layer: int
+    layers: int
+    bytes_read: int
+    bytes_left: int
 
 
 class _Ticket:
@@ -107,7 +116,8 @@ class Generation:
         self._ended = False
         self._started = time.monotonic()
         self._phase: Phase = "waiting"
-        self._cached = 0
+        self._progress: Progress | None = None
+        self._progress_at = 0.0
         self._done = 0
         self._generated = 0
 
@@ -128,9 +138,10 @@ class Generation:
         if isinstance(event, Accepted):
             self._phase = "prefill"
             self.slot = event.slot
-            self._cached = self._done = event.cached
+            self._done = event.cached
         elif isinstance(event, Progress):
             self._done = event.done
+            self._progress, self._progress_at = event, time.monotonic()
             self._phase = "decode" if event.done == event.total else "prefill"
         elif isinstance(event, Tokens):
             self._generated = event.generated
@@ -140,18 +151,23 @@ class Generation:
 
     def activity(self) -> Activity:
         """Where the job stands, from the events so far."""
-        total = len(self.request.prompt)
-        seconds = time.monotonic() - self._started
-        read = self._done - self._cached
-        left = seconds / read * (total - self._done) if self._phase == "prefill" and read else None
+        now, progress = time.monotonic(), self._progress
+        left = progress.eta_seconds if progress and self._phase == "prefill" else None
         return Activity(
             id=self.request.id,
             phase=self._phase,
-            prompt_tokens=total,
+            prompt_tokens=len(self.request.prompt),
             prompt_tokens_done=self._done,
             generated_tokens=self._generated,
-            running_seconds=round(seconds, 1),
-            eta_seconds=None if left is None else round(left, 1),
+            running_seconds=round(now - self._started, 1),
+            eta_seconds=None
+            if left is None
+            else round(max(left - now + self._progress_at, 0.0), 1),
+            prompt_fraction=round(progress.fraction, 4) if progress else 0.0,
+            layer=progress.layer if progress else 0,
+            layers=progress.layers if progress else 0,
+            bytes_read=progress.bytes_read if progress else 0,
+            bytes_left=progress.bytes_left if progress else 0,
         )
 
 
