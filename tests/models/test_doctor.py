@@ -382,6 +382,13 @@ def test_what_is_no_folder_is_one_finding(name: str, tmp_path: Path) -> None:
     assert len(errors(examine(tmp_path / name).findings)) == 1
 
 
+def test_R157_an_empty_folder_may_be_a_drive_that_is_not_mounted(tmp_path: Path) -> None:
+    (found,) = errors(examine(tmp_path).findings)
+    assert "empty" in found.what
+    assert "do not download again" in found.fix
+    assert findings.exit_code([found]) == 3
+
+
 def test_an_interrupted_conversion_is_recognised_with_the_way_to_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "m.partial"
     folder.mkdir()

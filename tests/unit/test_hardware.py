@@ -235,6 +235,19 @@ def test_an_empty_models_folder_is_measured_with_a_file_that_goes_away(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_disk_that_is_nearly_full_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts, (found,) = checkup.space(tmp_path)
+    assert facts is not None
+    assert 0 < facts["free"] <= facts["total"]
+    usage = SimpleNamespace(total=100 * GB, free=GB)
+    monkeypatch.setattr(checkup.shutil, "disk_usage", lambda _folder: usage)
+    _, (found,) = checkup.space(tmp_path)
+    assert complete([found])[0].level == "warning"
+    assert "1.0 of 100.0 GB" in found.what
+
+
 def test_R157_a_read_that_fails_in_the_speed_test_is_a_device_problem(
     large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

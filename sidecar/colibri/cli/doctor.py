@@ -212,12 +212,14 @@ def _disk(report: Report | None, facts: dict[str, Any], found: list[Finding]) ->
 
     folder = report.folder if report is not None else paths.models_dir()
     if not folder.is_dir():
-        facts["disk"] = None
+        facts["disk"] = facts["space"] = None
         return
     files = []
     if report is not None and report.scan is not None:
         files = [folder / name for name, size in report.scan.sizes.items() if size]
     facts["disk"], items = checkup.storage(files, folder)
+    found += items
+    facts["space"], items = checkup.space(folder)
     found += items
 
 

@@ -8,6 +8,7 @@ Thread rule: one call at a time.
 from __future__ import annotations
 
 import errno
+import shutil
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ _GB: Final = 1e9
 _SLOW_DISK: Final = 0.5e9
 _BUSY_SHARE: Final = 0.5
 _LITTLE_MEMORY: Final = 2 << 30
+_LITTLE_SPACE: Final = 2 << 30
 _COMMON_CPU: Final = "x86-64-v2"
 
 
@@ -174,6 +176,20 @@ def storage(paths: Sequence[Path], folder: Path) -> tuple[dict[str, Any] | None,
         what = "too little to read for measuring the disk's speed."
         return None, [findings.note("machine", what, where)]
     return _speed_facts(speed), _speed_findings(speed, where)
+
+
+def space(folder: Path) -> tuple[dict[str, Any] | None, list[Finding]]:
+    """How much room is left on the disk behind a folder."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError as failure:
+        return None, [findings.from_os_error(failure, str(folder))]
+    what = f"{usage.free / _GB:.1f} of {usage.total / _GB:.1f} GB are free on its disk."
+    facts = {"total": usage.total, "free": usage.free}
+    if usage.free < _LITTLE_SPACE:
+        fix = "Free some: conversations that are kept on disk, logs and downloads need room."
+        return facts, [findings.warning("machine", what, str(folder), fix)]
+    return facts, [findings.ok("machine", what, str(folder))]
 
 
 def _speed_facts(speed: Speed) -> dict[str, Any]:

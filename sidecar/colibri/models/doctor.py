@@ -35,6 +35,9 @@ _WEAK: Final = "one scale per row"
 _PUBLISHED: Final = {
     ("glm_moe_dsa", 78, 6144): "mastouri/GLM-5.2-colibri-int4-g64-with-int8-mtp",
 }
+_MOUNT: Final = (
+    "If this is where a drive belongs, mount it: do not download again before you have looked."
+)
 _REPLACE: Final = "Copy the file from the model's source again."
 
 
@@ -80,6 +83,9 @@ def examine(
     with _noted(report, folder, "Check the path, and whether its drive is mounted."):
         if not folder.is_dir():
             raise NotADirectoryError(20, "this is no folder", str(folder))
+        if not any(folder.iterdir()):
+            what = "the folder is empty."
+            report.findings.append(findings.error("not_found", what, str(folder), _MOUNT))
     if report.findings:
         return report
     _unfinished(report)
