@@ -31,6 +31,7 @@ from tests.oracle import fixture
 from tests.support import draftmodel
 from tests.support.engineloop import EngineLoop, Fixed, text_of
 
+ISAS = [isa for isa in Isa if isa != Isa.AUTO and has_isa(isa)]
 SLOTS = 5  # of 32 experts of the trunk, and of 16 of the MTP layer
 PROMPTS = [draftmodel.prompt(seed, 12 + 9 * seed) for seed in range(8)]
 TOKENS = 60
@@ -52,14 +53,29 @@ def open_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     opened: list[NativeBackend] = []
 
     def open_one(
-        drafts: str, *, path: Path = folder, expert_slots: int = SLOTS, fault: int = 0
+        drafts: str,
+        *,
+        path: Path = folder,
+        expert_slots: int = SLOTS,
+        fault: int = 0,
+        isa: str = "auto",
+        precision: str = "fast",
     ) -> NativeBackend:
         options = functools.partial(
             EngineOptions, expert_slots=expert_slots, fault=fault, sessions=8
         )
         monkeypatch.setattr(opening, "EngineOptions", options)
         opened.append(
-            NativeBackend(Options(folder=str(path), context=512, drafts=drafts, threads=2))
+            NativeBackend(
+                Options(
+                    folder=str(path),
+                    context=512,
+                    drafts=drafts,
+                    threads=2,
+                    isa=isa,
+                    precision=precision,
+                )
+            )
         )
         return opened[-1]
 
@@ -106,6 +122,23 @@ def test_R140_ids_and_text_are_the_same_with_and_without_drafts(
     resident = open_model("3", expert_slots=0)
     assert not resident.counters().streaming
     assert answers(resident, **sampling) == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    [{"isa": isa.name.lower()} for isa in ISAS] + [{"precision": "f32", "expert_slots": 0}],
+    ids=lambda path: next(iter(path.values())),
+)
+def test_R140_on_every_instruction_set_and_the_reference_path(
+    open_model: Open, path: dict[str, object]
+) -> None:
+    found = []
+    for drafts in ("0", "3"):
+        with looped(open_model(drafts, **path)) as loop:
+            found.append([loop.answer(prompt, max_tokens=30)[0] for prompt in PROMPTS[:3]])
+            accepted = loop.worker.snapshot().drafts.accepted
+    assert found[0] == found[1]
+    assert accepted > 60
 
 
 def test_a_planted_dependence_on_the_width_of_a_step_breaks_the_equality_above(
@@ -214,7 +247,7 @@ def test_R144_not_finite_values_that_only_a_draft_meets_are_no_failure(open_mode
     assert done.usage.completion == 3
 
 
-@pytest.mark.parametrize("isa", [isa for isa in Isa if isa != Isa.AUTO and has_isa(isa)])
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", fixture.NAMES)
 def test_R144_a_step_that_was_not_finite_leaves_nothing_behind(name: str, isa: Isa) -> None:
     """Kernels multiply masked positions by zero, and NaN times zero is NaN: what a failed step
