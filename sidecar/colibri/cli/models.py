@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from colibri.cli.mirror import mirror
 from colibri.errors import IntegrityError
 
 _SCHEMA = 1
@@ -50,6 +51,9 @@ def models(context: click.Context, as_json: bool) -> None:
             f"{item.family:12}  {item.kind:9}  {item.bytes / 1e9:8.2f} GB  context {item.context:,}"
         )
         click.echo(f"{item.name:{width}}  {about}")
+
+
+models.add_command(mirror)
 
 
 @models.command()
