@@ -370,6 +370,13 @@ int32_t colibri_engine_kv_room(const colibri_engine *engine);
  * interchangeable (family, kernels, KV type, parts); never depends on the context size. Writes at most
  * out_len bytes, always terminated; returns the length of the whole text. */
 int32_t colibri_engine_kv_layout(const colibri_engine *engine, char *out, size_t out_len);
+/* Layers with a window drop what it has passed, so a session cannot go back to any length: this is the
+ * greatest one, not above `length`, to which it can be truncated or forked. Always `length` for models
+ * without windows. */
+int32_t colibri_session_reusable(const colibri_session *session, int32_t length);
+/* Keeps the present length reusable (a turn's end, say), beside those of every 4,096 tokens; of many the
+ * closest to each other go first. */
+void colibri_session_checkpoint(colibri_session *session);
 /* Copies complete block number `block` (0 = the first); `bytes` must be block_bytes. */
 int32_t colibri_session_export_block(const colibri_session *session, int32_t block, void *out, int64_t bytes,
                                      char *err, size_t err_len);

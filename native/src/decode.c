@@ -174,6 +174,7 @@ int32_t colibri_decode_many(colibri_session *const *sessions, const int32_t *tok
         colibri_session *session = sessions[i];
         memcpy(session->tokens + session->length, tokens + runs[i].row0, (size_t)runs[i].n * sizeof *tokens);
         session->length += runs[i].n;
+        clb_session_grown(session, session->length - runs[i].n);
         if (n > 1)
             memcpy(session->logits, logits + (int64_t)runs[i].row0 * g->vocab,
                    (size_t)runs[i].n * (size_t)g->vocab * sizeof *logits);

@@ -15,8 +15,12 @@
 #define MAX_CHUNK 16384
 #define MAX_STREAMING_CHUNK 4096
 
+const clb_family *clb_family_of_tests;
+
 static const clb_family *find_family(int32_t id)
 {
+    if (clb_family_of_tests != NULL && clb_family_of_tests->id == id)
+        return clb_family_of_tests;
     static const clb_family *const families[] = {&clb_family_llama, &clb_family_glm_moe_dsa};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (families[i]->id == id)
@@ -238,6 +242,8 @@ static int32_t make_buffers(colibri_engine *engine, const clb_error *error)
     int64_t route = (2 * (int64_t)g->n_experts + 2 * (int64_t)g->n_group) * (int64_t)sizeof(float);
     if (bytes < route)
         bytes = route;
+    if (bytes < engine->gqa_bytes)
+        bytes = engine->gqa_bytes;
     engine->worker_bytes = (bytes + 4095) / 4096 * 4096;
     int workers = clb_pool_threads(engine->pool);
     engine->worker_scratch = clb_os_alloc((size_t)(engine->worker_bytes * workers));

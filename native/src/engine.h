@@ -29,24 +29,46 @@
  * its keys, which only makes later drafts worse. */
 #define CLB_MAX_HIDDEN 64
 #define CLB_MAX_DRAFTS 3
+/* Checkpoints of a session, and positions between those made by itself. */
+#define CLB_MAX_CHECKPOINTS 16
+#define CLB_CHECKPOINT_TOKENS 4096
 /* Phases of a prefill chunk (session.h). */
 #define CLB_N_PHASES 6
 
 /* One kind of state that a layer keeps per token, and where it lies inside a KV block of CLB_SPAN
- * tokens. A block holds all layers. Windowed K/V and rolling state are further kinds of the same list. */
-typedef enum { CLB_KV_GQA, CLB_KV_LATENT, CLB_KV_INDEX } clb_kv_kind;
+ * tokens. A part with a window looks back so many positions only (for rolling state, such as the inputs
+ * of a short convolution: its taps); parts of one window share the blocks of a group, all layers
+ * together, and blocks that no window reaches are dropped. Group 0 keeps everything. */
+typedef enum {
+    CLB_KV_GQA,     /* full K/V */
+    CLB_KV_LATENT,  /* of MLA */
+    CLB_KV_INDEX,   /* indexer keys */
+    CLB_KV_WINDOW,  /* K/V of the last `window` positions */
+    CLB_KV_ROLLING, /* rows of the last `window` positions */
+} clb_kv_kind;
 
 typedef struct {
     clb_kv_kind kind;
     int32_t layer;
     int64_t offset; /* in a block */
     int64_t bytes;  /* per block */
+    int32_t group;
+    int32_t window; /* positions that are read, the current one included; 0 = all */
 } clb_kv_part;
+
+#define CLB_KV_GROUPS 4
+
+typedef struct {
+    int32_t window; /* 0 = all */
+    int64_t block_bytes;
+} clb_kv_group;
 
 typedef struct {
     clb_kv_part *parts;
     int32_t n_parts;
-    int64_t block_bytes;
+    clb_kv_group groups[CLB_KV_GROUPS];
+    int32_t n_groups;
+    int64_t block_bytes;     /* of group 0 */
     int64_t bytes_per_token; /* semantic, without padding */
 } clb_kv_layout;
 
@@ -117,6 +139,8 @@ typedef struct {
 
 extern const clb_family clb_family_llama;
 extern const clb_family clb_family_glm_moe_dsa;
+/* Tests only: one family more, NULL in the product. */
+extern const clb_family *clb_family_of_tests;
 
 struct colibri_engine {
     colibri_engine_options options;
@@ -128,7 +152,7 @@ struct colibri_engine {
     clb_pool *pool;
     clb_table table;
     clb_kv_layout kv;
-    uint8_t *spare[CLB_MAX_SPARE]; /* KV blocks given back by sessions */
+    uint8_t *spare[CLB_MAX_SPARE]; /* KV blocks of group 0 given back by sessions */
     int32_t n_spare;
     clb_store store;
     void *model; /* the family's weights */
@@ -153,6 +177,7 @@ struct colibri_engine {
     int64_t region_bytes[2];
 
     clb_scratch scratch;     /* reset at every layer */
+    int64_t gqa_bytes;       /* of it, where a family beside GQA has other attention (clb_gqa_announce) */
     uint8_t *worker_scratch; /* per worker, for attention */
     int64_t worker_bytes;
     /* Decode batch state, sized for CLB_MAX_BATCH rows. */
@@ -165,6 +190,7 @@ struct colibri_engine {
 
     _Atomic int64_t scratch_bytes; /* of `scratch`, for the snapshot */
     _Atomic int64_t kv_bytes;
+    _Atomic int32_t kv_blocks; /* of group 0, held by sessions */
     _Atomic int64_t progress;
     _Atomic int64_t prompt_tokens;
     _Atomic int64_t decoded_tokens;
@@ -201,9 +227,12 @@ typedef struct {
 struct colibri_session {
     colibri_engine *engine;
     int32_t length;
-    int32_t *tokens; /* [context] history, then the pending prompt */
-    uint8_t **blocks;
-    int32_t n_blocks;
+    int32_t *tokens;                 /* [context] history, then the pending prompt */
+    uint8_t **blocks[CLB_KV_GROUPS]; /* [spans of the context], NULL = not held */
+    int32_t n_blocks;                /* spans held so far, in every group */
+    /* Lengths to which the session can go back although windows have passed on, ascending. */
+    int32_t checkpoints[CLB_MAX_CHECKPOINTS];
+    int32_t n_checkpoints;
     /* Logits of the last step: row r belongs to the session as it was at length
      * logits_end - n_logits + r + 1, so a truncation inside the step keeps them usable. */
     float *logits; /* [logit_rows][vocab] */
@@ -262,7 +291,7 @@ const uint8_t **clb_kv_blocks(colibri_engine *engine, const clb_run *run, const 
                               const clb_error *error);
 static inline uint8_t *clb_kv_at(const colibri_session *session, const clb_kv_part *part, int32_t position)
 {
-    return session->blocks[position / CLB_SPAN] + part->offset;
+    return session->blocks[part->group][position / CLB_SPAN] + part->offset;
 }
 /* Bytes of one stored KV value. */
 static inline int64_t clb_kv_value_bytes(const colibri_engine *engine)
@@ -270,8 +299,8 @@ static inline int64_t clb_kv_value_bytes(const colibri_engine *engine)
     return engine->kv_f32 ? 4 : 2;
 }
 /* Appends a part to the layout while binding. */
-int32_t clb_kv_add(colibri_engine *engine, clb_kv_kind kind, int32_t layer, int64_t bytes_per_block,
-                   int64_t bytes_per_token);
+int32_t clb_kv_add(colibri_engine *engine, clb_kv_kind kind, int32_t layer, int32_t window,
+                   int64_t bytes_per_block, int64_t bytes_per_token);
 
 /* Scratch of a pool worker, engine->worker_bytes long. */
 static inline uint8_t *clb_worker_scratch(const colibri_engine *engine, int worker)

@@ -169,7 +169,7 @@ static int32_t bind_attention(colibri_engine *engine, clb_loader *loader, glm_la
                        h * per_head + g->qk_nope, g->v_head, g->kv_lora, 0);
     }
     int64_t latent = (g->kv_lora + g->qk_rope) * clb_kv_value_bytes(engine);
-    layer->latent_part = clb_kv_add(engine, CLB_KV_LATENT, l, latent * CLB_SPAN, latent);
+    layer->latent_part = clb_kv_add(engine, CLB_KV_LATENT, l, 0, latent * CLB_SPAN, latent);
     layer->index_part = -1;
     if (layer->latent_part < 0)
         return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
@@ -186,7 +186,7 @@ static int32_t bind_attention(colibri_engine *engine, clb_loader *loader, glm_la
     clb_load_vector(loader, &layer->index_bias, g->index_dim, "model.layers.%d.self_attn.indexer.k_norm.bias",
                     l);
     int64_t key = g->index_dim * clb_kv_value_bytes(engine);
-    layer->index_part = clb_kv_add(engine, CLB_KV_INDEX, l, key * CLB_SPAN, key);
+    layer->index_part = clb_kv_add(engine, CLB_KV_INDEX, l, 0, key * CLB_SPAN, key);
     if (layer->index_part < 0)
         return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
     return loader->status;

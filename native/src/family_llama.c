@@ -79,7 +79,7 @@ static int32_t bind(colibri_engine *engine, clb_loader *loader)
                         "model.layers.%d.mlp.down_proj.weight", l);
         int64_t value = clb_kv_value_bytes(engine),
                 stored = (int64_t)g->n_kv_heads * clb_gqa_width(g->head_dim) * 2 * value;
-        layer->kv_part = clb_kv_add(engine, CLB_KV_GQA, l, stored * CLB_SPAN, kv_rows * 2 * value);
+        layer->kv_part = clb_kv_add(engine, CLB_KV_GQA, l, 0, stored * CLB_SPAN, kv_rows * 2 * value);
         if (layer->kv_part < 0)
             return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
         if (loader->status != COLIBRI_OK)

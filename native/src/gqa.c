@@ -112,7 +112,8 @@ static void attend(void *context, int chunk, int worker)
                          p->kv_head,
                          q,
                          (int64_t)heads * dim,
-                         run->first};
+                         run->first,
+                         work->part->window};
     uint8_t *scratch = clb_worker_scratch(work->engine, worker);
     int64_t kernel_bytes = (kernels->gqa_scratch(dim, group) + 63) / 64 * 64;
     if (p->partial >= 0) {
@@ -140,16 +141,23 @@ static void attend(void *context, int chunk, int worker)
         copy_out(work, run->row0 + p->t0 + t, p->kv_head, out + (int64_t)t * group * dim);
 }
 
+/* First span that a row at this position attends to. */
+static int32_t first_span(const gqa_work *work, int32_t position)
+{
+    int32_t first = work->part->window > 0 ? position + 1 - work->part->window : 0;
+    return first > 0 ? first / CLB_SPAN : 0;
+}
+
 /* Adds the pieces of a run; with pieces == NULL only counts them and the partial states they need. */
 static void cut_run(const gqa_work *work, int32_t r, int32_t split, attend_piece *pieces, int32_t *n_pieces,
                     int32_t *n_partials)
 {
     const clb_run *run = &work->batch->runs[r];
-    int32_t spans = (run->first + run->n + CLB_SPAN - 1) / CLB_SPAN;
+    int32_t spans = (run->first + run->n + CLB_SPAN - 1) / CLB_SPAN, begin = first_span(work, run->first);
     for (int32_t h = 0; h < work->layer->n_kv_heads; h++) {
-        if (run->n == 1 && split > 1 && spans > 1) {
-            int32_t step = (spans + split - 1) / split;
-            for (int32_t s = 0; s < spans; s += step) {
+        if (run->n == 1 && split > 1 && spans - begin > 1) {
+            int32_t step = (spans - begin + split - 1) / split;
+            for (int32_t s = begin; s < spans; s += step) {
                 int32_t end = s + step < spans ? s + step : spans;
                 if (pieces != NULL)
                     pieces[*n_pieces] = (attend_piece){r, h, 0, 1, s, end, *n_partials};
@@ -161,8 +169,13 @@ static void cut_run(const gqa_work *work, int32_t r, int32_t split, attend_piece
         for (int32_t t = 0; t < run->n; t += TILE_TOKENS) {
             int32_t end = t + TILE_TOKENS < run->n ? t + TILE_TOKENS : run->n;
             if (pieces != NULL)
-                pieces[*n_pieces] =
-                    (attend_piece){r, h, t, end, 0, (run->first + end + CLB_SPAN - 1) / CLB_SPAN, -1};
+                pieces[*n_pieces] = (attend_piece){r,
+                                                   h,
+                                                   t,
+                                                   end,
+                                                   first_span(work, run->first + t),
+                                                   (run->first + end + CLB_SPAN - 1) / CLB_SPAN,
+                                                   -1};
             ++*n_pieces;
         }
     }
@@ -175,7 +188,7 @@ static void merge_partials(const gqa_work *work, int32_t n_pieces)
     int32_t dim = work->width, group = group_size(work->layer);
     for (int32_t i = 0; i < n_pieces; i++) {
         const attend_piece *p = &work->pieces[i];
-        if (p->partial < 0 || p->span0 != 0)
+        if (p->partial < 0 || p->span0 != first_span(work, work->batch->runs[p->run].first))
             continue;
         int32_t spans = 0;
         for (int32_t j = i;
@@ -189,6 +202,15 @@ static void merge_partials(const gqa_work *work, int32_t n_pieces)
         kernels->softmax_finish(softmax, out, group, dim);
         copy_out(work, work->batch->runs[p->run].row0, p->kv_head, out);
     }
+}
+
+void clb_gqa_announce(colibri_engine *engine, int32_t n_heads, int32_t n_kv_heads, int32_t dim)
+{
+    int32_t width = clb_gqa_width(dim), group = n_heads / n_kv_heads;
+    int64_t bytes = (engine->kernels->gqa_scratch(width, group) + 63) / 64 * 64 +
+                    (int64_t)TILE_TOKENS * group * (width * 4 + (int64_t)sizeof(clb_softmax)) + 64;
+    if (bytes > engine->gqa_bytes)
+        engine->gqa_bytes = bytes;
 }
 
 int32_t clb_gqa_run(colibri_engine *engine, const clb_batch *batch, const clb_gqa_layer *layer,

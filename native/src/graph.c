@@ -360,17 +360,35 @@ int32_t clb_head(colibri_engine *engine, float *normed, int32_t n, float *logits
 
 /* ---- KV ------------------------------------------------------------------------------------ */
 
-int32_t clb_kv_add(colibri_engine *engine, clb_kv_kind kind, int32_t layer, int64_t bytes_per_block,
-                   int64_t bytes_per_token)
+/* The group of parts with this window; -1 = too many different windows. */
+static int32_t find_group(clb_kv_layout *kv, int32_t window)
+{
+    if (kv->n_groups == 0)
+        kv->n_groups = 1; /* group 0 exists even if no part keeps everything */
+    for (int32_t i = 0; i < kv->n_groups; i++)
+        if (kv->groups[i].window == window)
+            return i;
+    if (kv->n_groups == CLB_KV_GROUPS)
+        return -1;
+    kv->groups[kv->n_groups].window = window;
+    return kv->n_groups++;
+}
+
+int32_t clb_kv_add(colibri_engine *engine, clb_kv_kind kind, int32_t layer, int32_t window,
+                   int64_t bytes_per_block, int64_t bytes_per_token)
 {
     clb_kv_layout *kv = &engine->kv;
+    int32_t group = find_group(kv, window);
     clb_kv_part *parts = realloc(kv->parts, (size_t)(kv->n_parts + 1) * sizeof *parts);
-    if (parts == NULL)
+    if (parts != NULL)
+        kv->parts = parts;
+    if (parts == NULL || group < 0)
         return -1;
-    kv->parts = parts;
-    parts[kv->n_parts] = (clb_kv_part){kind, layer, kv->block_bytes, bytes_per_block};
-    kv->block_bytes += (bytes_per_block + 63) / 64 * 64;
-    kv->bytes_per_token += bytes_per_token;
+    int64_t *bytes = group == 0 ? &kv->block_bytes : &kv->groups[group].block_bytes;
+    parts[kv->n_parts] = (clb_kv_part){kind, layer, *bytes, bytes_per_block, group, window};
+    *bytes += (bytes_per_block + 63) / 64 * 64;
+    if (group == 0)
+        kv->bytes_per_token += bytes_per_token;
     return kv->n_parts++;
 }
 
@@ -384,6 +402,8 @@ const uint8_t **clb_kv_blocks(colibri_engine *engine, const clb_run *run, const 
         return NULL;
     }
     for (int32_t i = 0; i < n; i++)
-        blocks[i] = run->session->blocks[i] + part->offset;
+        blocks[i] = run->session->blocks[part->group][i] == NULL
+                        ? NULL /* before every row's window */
+                        : run->session->blocks[part->group][i] + part->offset;
     return blocks;
 }

@@ -323,6 +323,7 @@ static int32_t finish_chunk(colibri_session *session, const clb_error *error)
     }
     session->length += n;
     session->pending -= n;
+    clb_session_grown(session, session->length - n);
     if (last)
         clb_session_logits_done(session, 1);
     atomic_fetch_add_explicit(&engine->prompt_tokens, n, memory_order_relaxed);

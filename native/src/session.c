@@ -22,13 +22,12 @@ int32_t colibri_session_create(colibri_engine *engine, colibri_session **out, ch
     if (session != NULL) {
         session->engine = engine;
         session->tokens = malloc((size_t)engine->context * sizeof *session->tokens);
-        session->blocks = calloc((size_t)(engine->context / CLB_SPAN + 1), sizeof *session->blocks);
         atomic_init(&session->cancel, 0);
     }
-    if (session == NULL || session->tokens == NULL || session->blocks == NULL) {
+    if (session == NULL || clb_blocks_open(session) != COLIBRI_OK || session->tokens == NULL) {
         if (session != NULL) {
+            clb_blocks_close(session);
             free(session->tokens);
-            free(session->blocks);
         }
         free(session);
         return clb_fail(&error, COLIBRI_ERROR_MEMORY, "no memory for a session of %" PRId32 " tokens",
@@ -106,10 +105,9 @@ void colibri_session_close(colibri_session *session)
     if (session == NULL)
         return;
     clb_session_drop_pending(session);
-    clb_blocks_keep(session, 0);
+    clb_blocks_close(session);
     atomic_fetch_sub(&session->engine->sessions, 1);
     free(session->tokens);
-    free(session->blocks);
     free(session->logits);
     free(session->hidden);
     free(session);
@@ -145,8 +143,15 @@ int32_t colibri_session_truncate(colibri_session *session, int32_t length, char 
             clb_session_drop_pending(session);
         return COLIBRI_OK;
     }
+    int32_t reusable = colibri_session_reusable(session, length);
+    if (reusable != length)
+        return clb_fail(&error, COLIBRI_ERROR_INVALID,
+                        "cannot truncate to %" PRId32 ": windows have passed on; %" PRId32 " is possible",
+                        length, reusable);
     session->length = length;
     clb_session_drop_pending(session);
+    while (session->n_checkpoints > 0 && session->checkpoints[session->n_checkpoints - 1] > length)
+        session->n_checkpoints--;
     clb_draft_truncate(session, length);
     return COLIBRI_OK;
 }

@@ -22,7 +22,14 @@ void clb_blocks_finish_layout(colibri_engine *engine);
 int32_t clb_session_reserve(colibri_session *session, int32_t length, const clb_error *error);
 /* Copies blocks from position `first` on that other sessions hold too: what follows writes there. */
 int32_t clb_session_own(colibri_session *session, int32_t first, const clb_error *error);
-/* Drops all but the first `keep` blocks. */
+/* Empty tables for the blocks of a new session; frees all of it. */
+int32_t clb_blocks_open(colibri_session *session);
+void clb_blocks_close(colibri_session *session);
+/* After the length has grown from `before`: drops what no window reaches any more. */
+void clb_session_grown(colibri_session *session, int32_t before);
+/* Bytes that the KV of a session takes at most, apart from what it shares. */
+int64_t clb_kv_session_bytes(const colibri_engine *engine);
+/* Drops all but the first `keep` spans, and checkpoints behind them. */
 void clb_blocks_keep(colibri_session *session, int32_t keep);
 void clb_blocks_free_spare(colibri_engine *engine);
 

@@ -138,7 +138,7 @@ static void exact(const float *q, const float *keys, size_t key_step, int32_t wi
 
 typedef struct {
     const attention *a;
-    int32_t dim, heads, kv_heads, first, tokens;
+    int32_t dim, heads, kv_heads, first, tokens, window;
     float *q, *k, *v; /* q [tokens][heads][dim]; k, v [kv_head][first+tokens][dim] as stored */
     uint8_t **blocks;
     int32_t n_blocks;
@@ -183,7 +183,8 @@ static clb_gqa_args gqa_args(const gqa_case *c)
                           .kv_head = 1,
                           .q = c->q,
                           .q_stride = (int64_t)c->heads * c->dim,
-                          .first_position = c->first};
+                          .first_position = c->first,
+                          .window = c->window};
 }
 
 static void gqa_free(gqa_case *c)
@@ -193,10 +194,11 @@ static void gqa_free(gqa_case *c)
     free(c->blocks), free(c->q), free(c->k), free(c->v);
 }
 
-static void test_gqa_case(const attention *a, int32_t dim, int32_t heads, int32_t first, int32_t tokens,
-                          float size)
+static void test_gqa_window(const attention *a, int32_t dim, int32_t heads, int32_t first, int32_t tokens,
+                            float size, int32_t window)
 {
     gqa_case c = gqa_make(a, dim, heads, first, tokens, size);
+    c.window = window;
     size_t rows = (size_t)tokens * (size_t)heads, d = (size_t)dim, values = rows * d;
     size_t keys = (size_t)(first + tokens);
     gqa_fill(&c, first + tokens);
@@ -216,8 +218,10 @@ static void test_gqa_case(const attention *a, int32_t dim, int32_t heads, int32_
         c.v[i] = stored(a, c.v[i]);
     }
     for (size_t r = 0; r < rows; r++) {
-        exact(c.q + r * d, c.k + keys * d, d, dim, c.v + keys * d, d, dim, NULL,
-              first + (int32_t)(r / (size_t)heads) + 1, args.scale, row);
+        int32_t seen = first + (int32_t)(r / (size_t)heads) + 1;
+        size_t begin = window > 0 && seen > window ? (size_t)(seen - window) : 0;
+        exact(c.q + r * d, c.k + (keys + begin) * d, d, dim, c.v + (keys + begin) * d, d, dim, NULL,
+              seen - (int32_t)begin, args.scale, row);
         for (size_t i = 0; i < d; i++)
             worst = fmax(worst, isfinite(done[r * d + i]) ? fabs(done[r * d + i] - row[i]) : INFINITY);
     }
@@ -264,6 +268,12 @@ static void test_gqa_case(const attention *a, int32_t dim, int32_t heads, int32_
     free(part), free(one), free(part_out), free(one_out), free(state), free(out), free(row), free(done);
     free(whole), free(whole_state), free(scratch);
     gqa_free(&c);
+}
+
+static void test_gqa_case(const attention *a, int32_t dim, int32_t heads, int32_t first, int32_t tokens,
+                          float size)
+{
+    test_gqa_window(a, dim, heads, first, tokens, size, 0);
 }
 
 /* A NaN in a query or in a seen key reaches exactly the rows that use it. */
@@ -614,6 +624,11 @@ int main(void)
         test_weights(a);
         test_gqa_nan(a);
         test_gqa_case(a, 64, 3, 0, 300, 1.0f);
+        test_gqa_window(a, 64, 3, 0, 300, 1.0f, 40);
+        test_gqa_window(a, 64, 3, 250, 150, 1.0f, 128);
+        test_gqa_window(a, 16, 5, 100, 200, 4.0f, 1);
+        test_gqa_window(a, 48, 2, 0, 130, 1.0f, 500);
+        test_gqa_window(a, 64, 1, 380, 9, 1.0f, 129);
         test_gqa_case(a, 64, 3, 250, 40, 4.0f);
         test_gqa_case(a, 16, 1, 0, 130, 1.0f);
         test_gqa_case(a, 80, 5, 120, 70, 1.0f);

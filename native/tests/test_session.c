@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hybrid_family.h"
 #include "test.h"
 #include "tiny_model.h"
 
@@ -248,6 +249,7 @@ static void a_planted_fault_is_seen(const tiny_model *m)
 int main(void)
 {
     make_prompt();
+    hybrid_family_use();
     static const struct {
         int32_t family;
         int32_t format;
@@ -257,13 +259,17 @@ int main(void)
         {COLIBRI_FAMILY_LLAMA, COLIBRI_FORMAT_I4_GROUP, "llama int4"},
         {COLIBRI_FAMILY_GLM_MOE_DSA, COLIBRI_FORMAT_I8_ROW, "glm int8"},
         {COLIBRI_FAMILY_GLM_MOE_DSA, COLIBRI_FORMAT_F32, "glm f32"},
+        {HYBRID_FAMILY, COLIBRI_FORMAT_I8_ROW, "every kind of state, int8"},
     };
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
-        tiny_model *m = tiny_model_create(models[i].family, models[i].format, 5 + i);
+        int hybrid = models[i].family == HYBRID_FAMILY;
+        tiny_model *m = tiny_model_create(hybrid ? COLIBRI_FAMILY_GLM_MOE_DSA : models[i].family,
+                                          models[i].format, 5 + i);
         CHECK(m != NULL);
         if (m == NULL) {
             break;
         }
+        m->geometry.family = models[i].family;
         placement_never_changes_a_bit(m, models[i].what);
         batch_mates_never_change_a_bit(m, models[i].what);
         refusals_leave_the_session_alone(m);

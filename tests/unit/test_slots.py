@@ -103,6 +103,17 @@ def test_another_turn_of_a_conversation_leaves_the_first_one_there() -> None:
     assert _run(slots, [*A, *reversed(B), 5])[1] == len(A) + len(B)
 
 
+def test_where_windows_have_passed_on_a_prompt_goes_back_to_a_checkpoint() -> None:
+    backend, slots = _slots()
+    backend.window = 10
+    slot, _ = _run(slots, A)
+    slot.session.checkpoint()
+    _run(slots, [*A, *B])
+    assert _run(slots, [*A, *B[:-5], 1])[1] == len(A) + len(B) - 5
+    assert _run(slots, [*A, *B[:100], 1])[1] == len(A)
+    assert _run(slots, [*A[:50], 1])[1] == 0
+
+
 def test_the_last_token_is_always_computed() -> None:
     _, slots = _slots()
     _run(slots, A)

@@ -134,16 +134,20 @@ void CLB_ATTN(softmax_finish)(const clb_softmax *softmax, float *out, int32_t n,
 /* ---- one span ------------------------------------------------------------------------------------ */
 
 /* Rows of a tile against one span. visible[r] = keys row r sees, 1..128, ascending over rows; the
- * keys after a row's last do not reach its result. k: [group][pairs][16][2]; v: [64][v_width][2] with
+ * keys after a row's last do not reach its result, nor its first hidden[r] (fewer than visible[r]) unless
+ * hidden is NULL. k: [group][pairs][16][2]; v: [64][v_width][2] with
  * v_width a multiple of 16. out rows are `width` <= v_width floats apart; if they differ, `product` is
  * room for rows * v_width floats. `ahead`: what the next span will read, or NULL. */
 static void attend_span(tile_area *area, const attn_elem *q, int32_t pairs, int32_t rows,
-                        const int32_t *visible, const uint32_t *k, const uint32_t *v, int32_t v_width,
-                        float scale, clb_softmax *state, float *out, int32_t width, float *product,
-                        row_prefetch *ahead)
+                        const int32_t *visible, const int32_t *hidden, const uint32_t *k, const uint32_t *v,
+                        int32_t v_width, float scale, clb_softmax *state, float *out, int32_t width,
+                        float *product, row_prefetch *ahead)
 {
     int32_t groups = (visible[rows - 1] + LANES - 1) / LANES;
     attn_scores(q, rows, k, groups, pairs, area->scores[0], ahead);
+    for (int32_t r = 0; hidden != NULL && r < rows; r++)
+        for (int32_t i = 0; i < hidden[r]; i++)
+            area->scores[r][i] = -INFINITY;
     attn_softmax(area->scores, rows, visible, scale * LOG2E, area->probs, area->part_max, area->part_sum);
     merge_states(state, area->part_max, area->part_sum, rows, area->keep, area->gain);
     int32_t used = (visible[rows - 1] + 1) / 2;
@@ -188,7 +192,7 @@ void CLB_ATTN(gqa_attend)(const clb_gqa_args *args, int32_t t0, int32_t t1, int3
     tile_area *area = cut(&c, sizeof *area);
     attn_elem *q = cut(&c, (size_t)TILE_ROWS * (size_t)args->dim * sizeof *q);
     size_t dim = (size_t)args->dim;
-    int32_t position[TILE_ROWS], visible[TILE_ROWS];
+    int32_t position[TILE_ROWS], visible[TILE_ROWS], hidden[TILE_ROWS];
     int64_t row_end = (int64_t)t1 * args->n_heads;
     for (int64_t row0 = (int64_t)t0 * args->n_heads; row0 < row_end; row0 += TILE_ROWS) {
         int32_t rows = row_end - row0 < TILE_ROWS ? (int32_t)(row_end - row0) : TILE_ROWS;
@@ -198,20 +202,24 @@ void CLB_ATTN(gqa_attend)(const clb_gqa_args *args, int32_t t0, int32_t t1, int3
             position[r] = args->first_position + (int32_t)t;
         }
         for (int32_t span = span0; span < span1; span++) {
-            int32_t skip = 0; /* rows before this span */
+            int32_t skip = 0, end = rows; /* rows before this span; rows whose window begins behind it */
             for (int32_t r = 0; r < rows; r++) {
                 int32_t n = position[r] + 1 - span * CLB_SPAN;
                 skip += n <= 0;
                 visible[r] = n < CLB_SPAN ? n : CLB_SPAN;
+                hidden[r] = args->window > 0 && n > args->window ? n - args->window : 0;
+                end -= hidden[r] >= CLB_SPAN;
             }
             if (skip == rows)
                 break;
+            if (end <= skip)
+                continue;
             const uint8_t *k = args->blocks[span] + (size_t)args->kv_head * CLB_GQA_HEAD_BYTES(dim);
             const uint8_t *v = k + CLB_SPAN * dim * 2;
-            attend_span(area, q + (size_t)skip * dim, args->dim / 2, rows - skip, visible + skip,
-                        (const uint32_t *)(const void *)k, (const uint32_t *)(const void *)v, args->dim,
-                        args->scale, softmax + row0 + skip, out + (size_t)(row0 + skip) * dim, args->dim,
-                        NULL, NULL);
+            attend_span(area, q + (size_t)skip * dim, args->dim / 2, end - skip, visible + skip,
+                        args->window > 0 ? hidden + skip : NULL, (const uint32_t *)(const void *)k,
+                        (const uint32_t *)(const void *)v, args->dim, args->scale, softmax + row0 + skip,
+                        out + (size_t)(row0 + skip) * dim, args->dim, NULL, NULL);
         }
     }
 }
@@ -313,7 +321,7 @@ void CLB_ATTN(mla_attend)(const clb_mla_args *args, int32_t h0, int32_t h1, int3
             visible[r] = n;
         for (int32_t h = h0; h < h1; h += HEAD_ROWS)
             attend_span(a.area, a.q + (size_t)(h - h0) * (size_t)width, width / 2,
-                        h1 - h < HEAD_ROWS ? h1 - h : HEAD_ROWS, visible, a.keys, a.values, v_width,
+                        h1 - h < HEAD_ROWS ? h1 - h : HEAD_ROWS, visible, NULL, a.keys, a.values, v_width,
                         args->scale, softmax + h, out + (size_t)h * (size_t)args->rank, args->rank, a.product,
                         &ahead);
         n = n_next;

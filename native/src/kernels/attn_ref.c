@@ -114,12 +114,16 @@ void clb_attn_ref_gqa_attend(const clb_gqa_args *args, int32_t t0, int32_t t1, i
         }
         for (int32_t t = t0; t < t1; t++) {
             int32_t n = args->first_position + t + 1 - span * CLB_SPAN;
-            if (n <= 0)
+            int32_t hidden = args->window > 0 && n > args->window ? n - args->window : 0;
+            if (n > CLB_SPAN)
+                n = CLB_SPAN;
+            if (n <= hidden)
                 continue;
             for (int32_t h = 0; h < args->n_heads; h++) {
                 size_t row = (size_t)t * (size_t)args->n_heads + (size_t)h;
-                attend(args->q + t * args->q_stride + (size_t)h * dim, args->dim, keys, values, args->dim,
-                       n < CLB_SPAN ? n : CLB_SPAN, args->scale, softmax + row, out + row * dim, scratch);
+                attend(args->q + t * args->q_stride + (size_t)h * dim, args->dim, keys + hidden,
+                       values + hidden, args->dim, n - hidden, args->scale, softmax + row, out + row * dim,
+                       scratch);
             }
         }
     }

@@ -52,6 +52,7 @@ typedef struct {
     const float *q;         /* query rows: q + token*q_stride + head*dim, f32, after rope */
     int64_t q_stride;       /* floats between tokens */
     int32_t first_position; /* absolute position of token 0 of this call; token t sees keys 0..first+t */
+    int32_t window;         /* the last so many of them only, the token's own included; 0 = all */
 } clb_gqa_args;
 
 typedef struct {

@@ -49,6 +49,12 @@ class BackendSession(Protocol):
 
     def truncate(self, length: int) -> None: ...
 
+    def reusable(self, length: int) -> int:
+        """The greatest length up to `length` to which the session can be truncated or forked."""
+
+    def checkpoint(self) -> None:
+        """Keeps the present length reusable."""
+
     def fork(self, length: int, into: Any) -> None:
         """Gives the empty session `into` (of the same backend) the first `length` tokens."""
 

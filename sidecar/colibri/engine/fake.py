@@ -89,6 +89,7 @@ class _FakeSession:
         self._backend = backend
         self._tokens: list[int] = []
         self._pending: list[int] = []
+        self._checkpoints: list[int] = []
         self._spent_ms = 0.0
         self._script = Script()
         self._start = 0  # tokens before the answer
@@ -97,13 +98,22 @@ class _FakeSession:
         return len(self._tokens)
 
     def truncate(self, length: int) -> None:
-        if length > len(self._tokens):
+        if length > len(self._tokens) or self.reusable(length) != length:
             raise EngineError(Status.INVALID, f"cannot truncate {len(self._tokens)} to {length}")
         del self._tokens[length:]
         self._pending = []
 
+    def reusable(self, length: int) -> int:
+        window = self._backend.window
+        if not window or length > len(self._tokens) - window:
+            return length
+        return max((n for n in self._checkpoints if n <= length), default=0)
+
+    def checkpoint(self) -> None:
+        self._checkpoints.append(len(self._tokens))
+
     def fork(self, length: int, into: _FakeSession) -> None:
-        if length > len(self._tokens) or into._tokens:
+        if length > len(self._tokens) or into._tokens or self.reusable(length) != length:
             raise EngineError(Status.INVALID, f"cannot share {length} of {len(self._tokens)}")
         into._tokens = self._tokens[:length]
 
@@ -204,7 +214,8 @@ class _FakeText:
 class FakeBackend:
     """See the module's text. `samplings` holds the parameters of every draw, `steps` the tokens of
     each job in every step, `longest` the longest that a session ever was. `room` is what `kv_room`
-    says; `chores` is how often `idle` has something left to do, `idled` how often it was called.
+    says; with a `window` a session cannot go back further, except to a checkpoint. `chores` is how
+    often `idle` has something left to do, `idled` how often it was called.
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -234,6 +245,7 @@ class FakeBackend:
         self.room: int | None = None
         self.chores = 0
         self.idled = 0
+        self.window = 0
         self.steps: list[tuple[int, ...]] = []
         self.samplings: list[Sampling] = []
         self._scripts = deque(options.scripts)

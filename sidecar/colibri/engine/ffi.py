@@ -504,6 +504,14 @@ class Session:
             lib.colibri_session_fork(self._alive(), length, into._alive(), call.text, call.len)
         )
 
+    def reusable(self, length: int) -> int:
+        """The greatest length up to `length` to which the session can be truncated or forked."""
+        return int(lib.colibri_session_reusable(self._alive(), length))
+
+    def checkpoint(self) -> None:
+        """Keeps the present length reusable."""
+        lib.colibri_session_checkpoint(self._alive())
+
     def export_block(self, block: int, out: Buffer | None = None) -> Buffer:
         """A copy of complete KV block `block` (`Engine.block_bytes` long), in `out` if given."""
         if out is None:

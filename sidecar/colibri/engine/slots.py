@@ -58,8 +58,12 @@ class Holding:
         self.lag = Lag()
 
     def match(self, prompt: Sequence[int]) -> int:
-        """Tokens of `prompt` that need no computing; the last one always does, for its logits."""
-        return min(common_prefix(self.history, prompt), max(len(prompt) - 1, 0))
+        """Tokens of `prompt` that need no computing; the last one always does, for its logits.
+
+        Where windows have passed on, those to which the session can still go back.
+        """
+        common = min(common_prefix(self.history, prompt), max(len(prompt) - 1, 0))
+        return self.session.reusable(common)
 
 
 class Slot:

@@ -320,6 +320,8 @@ class Worker:
                 job.phase = "decode"
                 job.first_sample = now
                 slot.history = list(job.command.prompt)
+                # A client's next turn often differs from here on: it writes the answer its own way.
+                slot.session.checkpoint()
             if progress.finished or now - job.last_progress >= PROGRESS_SECONDS:
                 job.last_progress = now
                 self._emit(_progress_event(job, progress, now))
