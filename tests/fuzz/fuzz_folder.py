@@ -57,8 +57,15 @@ GLM = {
 }
 TOKENIZER = {
     "version": "1.0",
-    "added_tokens": [{"id": 4, "content": "<|im_end|>", "special": True}],
-    "decoder": {"type": "ByteLevel"},
+    "added_tokens": [
+        {
+            "id": 4,
+            "content": "<|im_end|>",
+            "special": True,
+            **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
+        }
+    ],
+    "decoder": {"type": "ByteLevel", **dict.fromkeys(("add_prefix_space", "trim_offsets"), False)},
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "c": 3}, "merges": [["a", "b"]]},
 }
 PACKED = {"format": 1, "family": "llama", "files": [], "tensors": {}}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from colibri.cli.convert import ProgressLine, describe
 from colibri.engine import ffi
 from colibri.engine.table import Format, Layout
 from colibri.errors import IntegrityError, ModelError, ResourceError, UsageError
@@ -18,7 +19,8 @@ from colibri.models import catalog, pack_shards, pack_writer, packed
 from colibri.models.container import open_folder
 from colibri.models.convert import Options, convert
 from colibri.models.model import open_model
-from tests.models import files
+from tests.models import files, glm_checkpoint
+from tests.models.glm_checkpoint import as_bf16
 from tests.models.test_container import gs64, published, write
 from tests.models.test_gguf import values
 
@@ -217,6 +219,72 @@ def test_R182_an_interrupted_run_with_other_parameters_is_refused(
         convert(tmp_path / "n", tmp_path / "out")
 
 
+@pytest.mark.parametrize("damage", ["[]", "{", '{"fingerprint": {}, "shards": {}}', "", "\0"])
+def test_a_damaged_state_of_an_interrupted_run_is_refused_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    files.llama_folder(tmp_path / "m")
+    with monkeypatch.context() as patch:
+        interrupt(patch, 9)
+        with pytest.raises(Killed):
+            convert(tmp_path / "m", tmp_path / "out", SMALL_SHARDS)
+    (tmp_path / "out.partial" / ".convert.json").write_text(damage)
+    with pytest.raises((UsageError, ModelError), match=r"out\.partial"):
+        convert(tmp_path / "m", tmp_path / "out", SMALL_SHARDS)
+
+
+@pytest.mark.parametrize("hashes", [5, {}, {"model.norm.weight": "0"}])
+def test_a_state_with_wrong_hashes_costs_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hashes: Any
+) -> None:
+    files.llama_folder(tmp_path / "m")
+    convert(tmp_path / "m", tmp_path / "whole", SMALL_SHARDS)
+    with monkeypatch.context() as patch:
+        interrupt(patch, 9)
+        with pytest.raises(Killed):
+            convert(tmp_path / "m", tmp_path / "out", SMALL_SHARDS)
+    path = tmp_path / "out.partial" / ".convert.json"
+    state = json.loads(path.read_text())
+    assert state["shards"]
+    state["shards"] = dict.fromkeys(state["shards"], hashes)
+    path.write_text(json.dumps(state))
+    convert(tmp_path / "m", tmp_path / "out", SMALL_SHARDS)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_files_that_do_not_read_back_are_written_again_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.llama_folder(tmp_path / "m")
+    convert(tmp_path / "m", tmp_path / "whole", SMALL_SHARDS)
+    original = pack_shards._write_item
+    with monkeypatch.context() as patch:
+
+        def rotten(stream: Any, item: pack_shards.Item, *others: Any) -> str:
+            start = stream.tell()
+            value = original(stream, item, *others)
+            if item.name == "lm_head.weight":  # a disk that keeps other bytes than it was given
+                stream.seek(start + 100)
+                stream.write(b"\xff" * 8)
+                stream.seek(0, 2)
+            return value
+
+        patch.setattr(pack_shards, "_write_item", rotten)
+        with pytest.raises(IntegrityError, match=r"lm_head.*convert again"):
+            convert(tmp_path / "m", tmp_path / "out", SMALL_SHARDS)
+    convert(tmp_path / "m", tmp_path / "out", SMALL_SHARDS)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_foreign_files_where_unfinished_work_belongs_are_left_alone(tmp_path: Path) -> None:
+    files.llama_folder(tmp_path / "m")
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="not ours"):
+        convert(tmp_path / "m", tmp_path / "out")
+    assert (tmp_path / "out.partial" / "notes.txt").read_text() == "mine"
+
+
 def test_R181_a_finished_container_is_never_touched_without_overwrite(tmp_path: Path) -> None:
     files.llama_folder(tmp_path / "m")
     convert(tmp_path / "m", tmp_path / "out")
@@ -323,8 +391,10 @@ def test_names_and_folders_resolve_to_models(
     assert catalog.resolve(str(tmp_path / "elsewhere")) == tmp_path / "elsewhere"
     (root / "broken").mkdir()
     (root / "broken" / "config.json").write_text("{")
+    files.llama_folder(root / "big.partial")
+    (root / "big.partial" / packed.STATE_NAME).write_text("{}")
     listed = {item.name: item for item in catalog.installed()}
-    assert set(listed) == {"tiny", "broken"}
+    assert set(listed) == {"tiny", "broken"}  # not what a conversion has not finished
     assert (listed["tiny"].family, listed["tiny"].context) == ("llama", 512)
     assert "JSON" in listed["broken"].problem
 
@@ -359,6 +429,48 @@ def coli(*arguments: str | Path) -> tuple[int, str, str]:
     command = [sys.executable, "-c", "from colibri.cli import main; main()", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
+
+
+def test_progress_says_share_speed_and_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert describe(1_000_000_000, 8_000_000_000, 5e8) == (
+        " 12.5 %  1.00 of 8.00 GB  0.50 GB/s  0:14 left"
+    )
+    assert describe(0, 430_000_000_000, 1e8).endswith("0.10 GB/s  1:11:40 left")
+    assert describe(5, 10, 0.0) == " 50.0 %  0.00 of 0.00 GB"
+    assert describe(0, 0, 0.0).startswith("100.0 %")
+    clock = iter(range(0, 100_000, 30))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    line = ProgressLine(quiet=False)
+    for done in range(0, 11):
+        line(done * 10**9, 10 * 10**9)
+    shown = capsys.readouterr().err.splitlines()
+    assert 3 <= len(shown) <= 6  # no terminal: one line per minute
+    assert all(text.endswith("left") for text in shown[1:])
+    ProgressLine(quiet=True)(5, 10)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_command_converts_by_recipe_adds_an_mtp_layer_and_names_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    weights = as_bf16(glm_checkpoint.values(glm_checkpoint.CONFIG))
+    trunk = {name: raw for name, raw in weights.items() if ".layers.4." not in name}
+    glm_checkpoint.write(tmp_path / "all", weights)
+    glm_checkpoint.write(tmp_path / "trunk", trunk)
+    out = tmp_path / "out"
+    code, _, err = coli("convert", tmp_path / "trunk", out, "--weights", "gs64-dense8")
+    assert code == 0
+    assert "note: no MTP head" in err
+    assert coli("convert", tmp_path / "all", out, "--only", "mtp")[:2] == (0, f"{out}\n")
+    assert open_folder(out).geometry.n_mtp_layers == 1
+    code, _, err = coli("convert", tmp_path / "all", out, "--only", "mtp")
+    assert (code, "--overwrite" in err) == (2, True)
+    assert coli("convert", tmp_path / "all", out, "--weights", "int3")[0] == 2
+    (tmp_path / "all" / "model-00002-of-00003.safetensors").unlink()
+    code, _, err = coli("convert", tmp_path / "all", tmp_path / "new")
+    assert (code, "model-00002-of-00003" in err) == (4, True)
 
 
 def test_the_commands_convert_list_and_check(

@@ -41,7 +41,11 @@ def installed(folder: Path | None = None) -> list[Installed]:
     root = folder or paths.models_dir()
     if not root.is_dir():
         return []
-    return [_describe(path) for path in sorted(root.iterdir()) if (path / "config.json").is_file()]
+    return [
+        _describe(path)
+        for path in sorted(root.iterdir())
+        if (path / "config.json").is_file() and not (path / packed.STATE_NAME).exists()
+    ]
 
 
 def _describe(path: Path) -> Installed:

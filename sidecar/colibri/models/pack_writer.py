@@ -38,7 +38,6 @@ from colibri.models.pack_shards import (
 )
 
 SHARD_BYTES: Final = 4 << 30
-STATE_NAME: Final = ".convert.json"
 LOCK_NAME: Final = ".convert.lock"
 _SPARE_DISK: Final = 64 << 20
 _MOST_THREADS: Final = 8
@@ -219,7 +218,7 @@ def _verify(folder: Path, state: dict[str, Any], checking: Progress | None) -> N
     if differing:
         for name, _ in differing:
             state["shards"].pop(name, None)
-        _write_file(folder / STATE_NAME, _dump(state))
+        _write_file(folder / packed.STATE_NAME, _dump(state))
         raise IntegrityError(
             f"what was written does not read back: {differing[0][1]}.",
             where=str(folder),
@@ -255,7 +254,7 @@ def _finish_publishing(job: Job, out: Path, old: Path) -> bool:
         old.rename(out)  # killed between the two renames of an overwriting run
     elif old.exists():
         shutil.rmtree(old)
-    path = out / STATE_NAME
+    path = out / packed.STATE_NAME
     if not path.exists():
         return False
     state = parse_object(path.read_bytes(), str(path))
@@ -288,7 +287,7 @@ def _as_json(value: Any) -> Any:
 
 def _load_state(partial: Path, job: Job) -> dict[str, Any]:
     """Hashes of the shards that an interrupted run has finished, by file name."""
-    path = partial / STATE_NAME
+    path = partial / packed.STATE_NAME
     fingerprint = _as_json(job.fingerprint)
     if not path.exists():
         if partial.exists() and any(not item.name.endswith(".tmp") for item in partial.iterdir()):
@@ -325,7 +324,7 @@ def _check_space(place: Path, partial: Path, shards: list[Shard], state: dict[st
 def _write_shards(
     partial: Path, job: Job, shards: list[Shard], state: dict[str, Any], progress: Progress | None
 ) -> None:
-    _write_file(partial / STATE_NAME, _dump(state))
+    _write_file(partial / packed.STATE_NAME, _dump(state))
     total = sum(item.bytes for item in job.items)
     done = 0
 
@@ -341,12 +340,12 @@ def _write_shards(
         for shard in shards:
             path = partial / shard.name
             size = len(header(shard)) + shard.end
-            if shard.name in state["shards"] and path.exists() and path.stat().st_size == size:
+            if _is_written(state["shards"].get(shard.name), shard, path, size):
                 advance(sum(item.bytes for item, _ in shard.placed))
                 continue
             made = make_ahead(pool, 2 * threads, [item for item, _ in shard.placed])
             state["shards"][shard.name] = write_shard(path, shard, made, advance)
-            _write_file(partial / STATE_NAME, _dump(state))
+            _write_file(partial / packed.STATE_NAME, _dump(state))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -357,6 +356,14 @@ def _write_shards(
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _is_written(hashes: Any, shard: Shard, path: Path, size: int) -> bool:
+    """Whether an earlier run has finished a file: its hashes are known and its size is right."""
+    names = {item.name for item, _ in shard.placed}
+    if not isinstance(hashes, dict) or hashes.keys() != names:
+        return False
+    return path.is_file() and path.stat().st_size == size
 
 
 def _processors() -> int:
@@ -425,4 +432,4 @@ def _publish(partial: Path, out: Path, old: Path) -> None:
     sync_folder(out.parent)
     if old.exists():
         shutil.rmtree(old)
-    (out / STATE_NAME).unlink()
+    (out / packed.STATE_NAME).unlink()

@@ -31,6 +31,8 @@ from colibri.families.values import ConfigReader, parse_object, show
 from colibri.models import formats
 
 INDEX_NAME: Final = "colibri.json"
+# What a conversion remembers in a folder that is not finished.
+STATE_NAME: Final = ".convert.json"
 FORMAT_NAME: Final = "colibri-packed"
 VERSION: Final = 1
 EXPERT_ALIGNMENT: Final = 4096
