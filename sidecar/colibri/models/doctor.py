@@ -22,7 +22,7 @@ from colibri.families.values import parse_object
 from colibri.findings import Finding
 from colibri.hardware import disk
 from colibri.hardware.disk import Read
-from colibri.models import container, deep_check, manifest, pack_writer, packed, shard_check
+from colibri.models import container, deep_check, manifest, packed, shard_check
 from colibri.models import model as opening
 from colibri.models.container import Inspection, ModelFiles
 from colibri.models.deep_check import Deep, Progress
@@ -112,7 +112,7 @@ def _unfinished(report: Report) -> None:
     folder = report.folder
     with _noted(report, folder):
         partial = folder if folder.name.endswith(".partial") else None
-        if (folder / pack_writer.STATE_NAME).exists():
+        if (folder / packed.STATE_NAME).exists():
             partial = folder
         if partial is not None:
             what = "this is a conversion that is not finished."
