@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from colibri.cli import coli
+from colibri.engine import experts
 from colibri.engine.ffi import Engine
-from colibri.engine.table import EngineOptions
+from colibri.engine.table import EngineOptions, Sampling
 from colibri.errors import UsageError
-from colibri.models import synthetic
+from colibri.models import synthetic, topics, trace
 from colibri.models.model import Model, open_model
 from colibri.models.synthetic import Shape
 
@@ -125,3 +126,49 @@ def test_a_tensor_depends_on_seed_and_name_only(tmp_path: Path) -> None:
 
 def _bytes(folder: Path, offset: int, size: int) -> bytes:
     return (folder / "packed-00000.safetensors").read_bytes()[offset : offset + size]
+
+
+def repeats(folder: Path, routing: str, distance: int, steps: int = 300) -> float:
+    """Share of the experts of a step that a step so far back asked for too, over what the model
+    itself samples.
+    """
+    shape = Shape(layers=5, hidden=128, experts=32, top_k=4, expert_ffn=64, routing=routing, seed=3)
+    if not folder.exists():
+        synthetic.make(folder, shape)
+    model = open_model(folder)
+    options = EngineOptions(context=steps + 8, threads=1)
+    with Engine(model.paths, model.geometry, model.tensors, options) as engine:
+        experts.record(engine, 1 << 18)
+        with engine.session() as session:
+            session.prefill([1, 2, 3])
+            for _ in range(steps):
+                token = session.sample(Sampling(temperature=1.0, top_p=1.0, seed=5))
+                engine.decode([session], [token])
+        records, lost = experts.recorded(engine, 1 << 18)
+    assert lost == 0
+    found = [
+        set(records[at + trace.HEAD : at + trace.HEAD + shape.top_k].tolist())
+        for at in trace.Trace("", shape.layers, shape.experts, records).starts()
+        if records[at + 2] == 1
+    ]
+    per_step = shape.layers - 1
+    pairs = zip(found[distance * per_step :], found, strict=False)
+    return float(np.mean([len(now & before) for now, before in pairs])) / shape.top_k
+
+
+def test_a_models_text_makes_its_routing_sticky_or_drifting(tmp_path: Path) -> None:
+    near, far = {}, {}
+    for routing in topics.KINDS:
+        near[routing] = repeats(tmp_path / routing, routing, 1)
+        far[routing] = repeats(tmp_path / routing, routing, 150)
+    chance = 4 / 32
+    assert near["steady"] == pytest.approx(chance, abs=0.05)
+    assert near["sticky"] > 3 * chance
+    assert near["drifting"] > 1.5 * chance
+    for routing in ("sticky", "drifting"):
+        assert far[routing] < 0.75 * near[routing]
+
+
+def test_an_unknown_kind_of_routing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no kind of routing"):
+        synthetic.make(tmp_path / "m", replace(SMALL, routing="random"))

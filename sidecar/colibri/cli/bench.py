@@ -15,23 +15,32 @@ from colibri.cli.bench_policy import policy
 _EXPERT_FORMATS = ("int4g64", "int4g32", "int4row", "int8")
 
 
-class _Routing(click.ParamType[float]):
-    """`uniform` or `zipf:EXPONENT`, as the exponent."""
+_BY_TOPIC = ("sticky", "drifting")
+
+
+class _Routing(click.ParamType[tuple[float, str]]):
+    """`uniform`, `zipf:EXPONENT`, `sticky` or `drifting`, as Zipf exponent and kind."""
 
     name = "routing"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, str]:
         text = str(value)
         if text == "uniform":
-            return 0.0
+            return 0.0, "steady"
+        if text in _BY_TOPIC:
+            return 0.0, text
         kind, _, exponent = text.partition(":")
         try:
             skew = float(exponent)
         except ValueError:
             skew = -1.0
         if kind != "zipf" or not 0 < skew <= 3:  # noqa: PLR2004 - beyond that a few experts do all
-            self.fail("give uniform, or zipf:EXPONENT with an exponent up to 3", param, ctx)
-        return skew
+            self.fail(
+                "give uniform, sticky, drifting, or zipf:EXPONENT with an exponent up to 3",
+                param,
+                ctx,
+            )
+        return skew, "steady"
 
 
 @click.group()
@@ -72,7 +81,7 @@ bench.add_command(policy)
     type=_Routing(),
     default="uniform",
     show_default=True,
-    help="uniform, or zipf:EXPONENT.",
+    help="uniform, zipf:EXPONENT, sticky or drifting.",
 )
 @click.option("--mtp", is_flag=True, help="With the layer that drafts tokens.")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
@@ -87,7 +96,7 @@ def make_model(  # noqa: PLR0913, PLR0917 - one parameter per option
     expert_ffn: int,
     layout: str,
     expert_format: str,
-    routing: float,
+    routing: tuple[float, str],
     mtp: bool,
     seed: int,
     quiet: bool,
@@ -107,7 +116,8 @@ def make_model(  # noqa: PLR0913, PLR0917 - one parameter per option
         expert_ffn=expert_ffn,
         layout=layout,
         format=expert_format,
-        skew=routing,
+        skew=routing[0],
+        routing=routing[1],
         mtp=mtp,
         seed=seed,
     )

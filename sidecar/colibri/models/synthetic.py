@@ -12,7 +12,8 @@ hold the same numbers.
 Routing: the router is a random matrix, which spreads tokens evenly over the experts. A Zipf
 exponent is reached as trained models reach balance, through `e_score_correction_bias`: the biases
 are fitted on simulated router scores until expert number r of a layer's own random order is chosen
-with a probability proportional to 1 / r^s (at most once per token).
+with a probability proportional to 1 / r^s (at most once per token). Routing that is sticky or
+drifts comes from tokens with topics (`topics`).
 Thread rule: one writer per target.
 """
 
@@ -36,7 +37,7 @@ from colibri.errors import UsageError
 from colibri.families import detect
 from colibri.families.base import TensorSpec
 from colibri.families.values import ConfigReader
-from colibri.models import formats, packed
+from colibri.models import formats, packed, quantize, topics
 from colibri.models.pack_shards import Item, Part, Piece
 from colibri.models.pack_writer import Job, Progress, write
 
@@ -97,7 +98,8 @@ Floats = NDArray[np.float32]
 class Shape:
     """What to make. `layers` 0 = as many as make the container about `gb` GB (1e9 bytes) large.
 
-    `skew` is the Zipf exponent of the routing, 0 = uniform. `format` is one of EXPERT_FORMATS and
+    `skew` is the Zipf exponent of the routing, 0 = uniform, and `routing` one of `topics.KINDS`.
+    `format` is one of EXPERT_FORMATS and
     concerns the routed experts; the rest is as in published containers.
     """
 
@@ -110,6 +112,7 @@ class Shape:
     layout: str = "packed"
     format: str = "int4g64"
     skew: float = UNIFORM
+    routing: str = topics.STEADY
     mtp: bool = False
     seed: int = 1
 
@@ -154,7 +157,8 @@ def make(out: Path, shape: Shape, progress: Progress | None = None) -> int:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError("the folder exists already.", where=str(out), hint="Choose another one.")
     layers = shape.layers or _layers_for(shape)
-    weights = _Weights(shape)
+    topics.check(shape.routing)
+    weights = _Weights(shape, layers)
     metadata = {
         "config.json": _json(config(shape, layers)),
         "generation_config.json": _json({"eos_token_id": config(shape, layers)["eos_token_id"]}),
@@ -221,8 +225,9 @@ def _tokenizer() -> Tokenizer:
 class _Weights:
     """Random numbers of every tensor, by name."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, layers: int = 0) -> None:
         self._shape = shape
+        self._layers = layers
         self._bias: Floats | None = None
 
     def format(self, spec: TensorSpec) -> tuple[Format, int]:
@@ -246,6 +251,8 @@ class _Weights:
         random = self._random(spec.name)
         if fmt == Format.F32:
             return self._floats(spec, random).view(np.uint8).reshape(-1)
+        if (matrix := self._topical(spec)) is not None:
+            return matrix[0]
         size = formats.plain_bytes(fmt, spec.rows, spec.cols)
         words = random.integers(0, 1 << 64, -(-size // 8), dtype=np.uint64)
         if fmt != Format.I8_ROW:
@@ -258,6 +265,8 @@ class _Weights:
         count = formats.scale_count(fmt, group, spec.rows, spec.cols)
         if not count:
             return None
+        if (matrix := self._topical(spec)) is not None:
+            return matrix[1]
         deviation = _INT8_DEVIATION if fmt == Format.I8_ROW else _INT4_DEVIATION
         # Tokens enter at the size that layers add, and attention, which mixes them, adds little: so
         # they stay different from each other and ask for different experts.
@@ -266,6 +275,20 @@ class _Weights:
             gain *= _ATTENTION_GAIN
         random = self._random(spec.name + ".qs")
         return random.uniform(0.75, 1.25, count).astype(np.float32) * np.float32(gain / deviation)
+
+    def _topical(self, spec: TensorSpec) -> tuple[Bytes, Floats] | None:
+        """Codes and scales of a matrix that depends on the tokens' topics, None for others."""
+        kind, seed = self._shape.routing, self._shape.seed
+        if kind == topics.STEADY:
+            return None
+        if spec.name == "model.embed_tokens.weight":
+            matrix = topics.embedding(kind, spec.rows, spec.cols, seed)
+        elif spec.name == "lm_head.weight":
+            matrix = topics.head(kind, spec.rows, spec.cols, self._layers, seed)
+        else:
+            return None
+        codes, scales = quantize.as_int8(matrix, spec.name)
+        return codes.view(np.uint8).reshape(-1), scales.reshape(-1)
 
     def _random(self, name: str) -> np.random.Generator:
         return np.random.Generator(np.random.SFC64([self._shape.seed, zlib.crc32(name.encode())]))
@@ -356,7 +379,7 @@ def _write_packed(
         )
         make_parts = _maker(weights, [by_name[name] for name in packed.EXPERT_PARTS])
         items.append(Item(prefix, parts, True, make_parts))
-    info = {"synthetic": {"seed": shape.seed, "skew": shape.skew}}
+    info = {"synthetic": {"seed": shape.seed, "skew": shape.skew, "routing": shape.routing}}
     job = Job(
         out, "glm_moe_dsa", tuple(items), metadata, info, {"shape": repr(shape)}, verify=False
     )
