@@ -1,6 +1,6 @@
 """The doctor's look at a model folder: what is missing or damaged, where, and what to do.
 
-Covers R157, R162, R184, R185, R186.
+Covers R157, R161, R162, R184, R185, R186.
 """
 
 from __future__ import annotations
@@ -460,6 +460,38 @@ def test_junk_never_makes_the_check_raise(
     report = examine(folder, deep=True)
     errors(report.findings)
     assert report.findings
+
+
+def test_R161_a_mirrors_bad_copies_are_listed_and_good_ones_counted(
+    model: Path, tmp_path: Path
+) -> None:
+    mirror = broken.copy(model, tmp_path / "mirror")
+    paths = broken.shards(mirror)
+    os.truncate(paths[2], 100)
+    paths[3].unlink()
+    report = examine(model, mirrors=[mirror, tmp_path / "unplugged"])
+    assert errors(report.findings) == []
+    texts = [item.what for item in report.findings]
+    assert any(paths[2].name in text and "left out" in text for text in texts)
+    assert any(f"a mirror with {len(paths) - 2} of {len(paths)} files" in text for text in texts)
+    assert any(item.where == str(tmp_path / "unplugged") for item in report.findings)
+
+
+@pytest.mark.parametrize("kind", ["published", "packed"])
+def test_a_model_split_over_two_drives_is_whole(
+    kind: str, model: Path, packed_model: Path, tmp_path: Path
+) -> None:
+    folder = model if kind == "published" else packed_model
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in broken.shards(folder)[-3:]:
+        path.rename(other / path.name)
+    assert errors(examine(folder).findings) != []
+    report = examine(folder, deep=True, mirrors=[other])
+    assert errors(report.findings) == []
+    assert report.deep is not None
+    paths = [*broken.shards(folder), *broken.shards(other)]
+    assert report.deep.bytes == sum(path.stat().st_size for path in paths)
 
 
 def test_every_level_of_memory_is_told_apart(whole: Path) -> None:

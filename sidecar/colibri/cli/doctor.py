@@ -43,7 +43,7 @@ def doctor(model: str | None, deep: bool, as_json: bool) -> int:
     _places(found)
     _machine(chosen, facts, found)
     folder = _folder(model or chosen.model, found)
-    report = _model(folder, deep, found) if folder is not None else None
+    report = _model(folder, chosen.mirrors, deep, found) if folder is not None else None
     _disk(report, facts, found)
     if report is not None:
         _fit(report, facts, found)
@@ -199,10 +199,15 @@ def _folder(model: str | None, found: list[Finding]) -> Path | None:
     return None
 
 
-def _model(folder: Path, deep: bool, found: list[Finding]) -> Report:
+def _model(folder: Path, mirrors: tuple[str, ...], deep: bool, found: list[Finding]) -> Report:
     from colibri.models import doctor as checks  # noqa: PLC0415 - numpy, tokenizers
 
-    report = checks.examine(folder, deep=deep, progress=ProgressLine(quiet=False))
+    report = checks.examine(
+        folder,
+        deep=deep,
+        progress=ProgressLine(quiet=False),
+        mirrors=[Path(name).expanduser().absolute() for name in mirrors],
+    )
     found += report.findings
     return report
 
@@ -216,7 +221,7 @@ def _disk(report: Report | None, facts: dict[str, Any], found: list[Finding]) ->
         return
     files = []
     if report is not None and report.scan is not None:
-        files = [folder / name for name, size in report.scan.sizes.items() if size]
+        files = [report.scan.path(name) for name, size in report.scan.sizes.items() if size]
     facts["disk"], items = checkup.storage(files, folder)
     found += items
     facts["space"], items = checkup.space(folder)

@@ -67,7 +67,7 @@ def tune(
     if model is not None:
         chosen = dataclasses.replace(chosen, model=model)
     folder = model_folder(chosen)
-    opened = open_model(folder)
+    opened = open_model(folder, [Path(name).expanduser().absolute() for name in chosen.mirrors])
     progress = _Progress(quiet)
     budget = _budget(progress)
     runner = tune_run.Runner(

@@ -150,9 +150,9 @@ def _jobs(scan: Scan, index: packed.Index | None, always_hash: bool) -> Iterator
     per_file = _packed_segments(index) if index is not None else _entry_segments(scan)
     names = {name for name, size in scan.sizes.items() if size}
     if known is not None:
-        names |= {name for name in known.files if (scan.folder / name).is_file()}
+        names |= {name for name in known.files if scan.path(name).is_file()}
     for name in sorted(names):
-        path = scan.folder / name
+        path = scan.path(name)
         size = scan.sizes[name] if name in scan.sizes else path.stat().st_size
         listed = known.files.get(name) if known is not None else None
         segments = sorted(per_file.get(name, ()), key=lambda item: item.start)

@@ -9,7 +9,7 @@ Thread rule: one call at a time per folder; see `deep_check` for its readers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ from colibri.families.values import parse_object
 from colibri.findings import Finding
 from colibri.hardware import disk
 from colibri.hardware.disk import Read
-from colibri.models import container, deep_check, manifest, packed, shard_check
+from colibri.models import container, deep_check, manifest, mirror, packed, shard_check
 from colibri.models import model as opening
 from colibri.models.container import Inspection, ModelFiles
 from colibri.models.deep_check import Deep, Progress
@@ -46,6 +46,7 @@ class Report:
     """What one look at a folder gave. `files` is the model where it can be opened, else None."""
 
     folder: Path
+    mirrors: tuple[Path, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     files: ModelFiles | None = None
     known: Manifest | None = None
@@ -77,9 +78,14 @@ def examine(
     always_hash: bool = False,
     progress: Progress | None = None,
     read: Read = disk.pread,
+    mirrors: Sequence[Path] = (),
 ) -> Report:
-    """Looks at a folder; `deep` reads every byte. `read` is `os.pread`, or a test's own."""
-    report = Report(folder)
+    """Looks at a folder; `deep` reads every byte. `read` is `os.pread`, or a test's own.
+
+    Of `mirrors` each copy is compared with the folder's file, as opening the model does; a file
+    that only a mirror has is part of the model.
+    """
+    report = Report(folder, mirrors=tuple(mirrors))
     with _noted(report, folder, "Check the path, and whether its drive is mounted."):
         if not folder.is_dir():
             raise NotADirectoryError(20, "this is no folder", str(folder))
@@ -92,13 +98,16 @@ def examine(
     with _noted(report, folder / manifest.MANIFEST_NAME, "Fetch the manifest again or remove it."):
         report.known = manifest.read(folder)
     with _noted(report, folder, "Check the folder and its drive."):
-        report.scan = shard_check.scan(folder, report.known, read)
+        report.scan = shard_check.scan(folder, report.known, read, report.mirrors)
         report.findings += report.scan.findings
     if (folder / packed.INDEX_NAME).exists():
         _packed_files(report)
     if report.scan is not None:
         with _noted(report, folder / "config.json"):
             _inspect(report, report.scan)
+    if report.mirrors and report.scan is not None:
+        with _noted(report, folder):
+            _copies(report, report.scan)
     with _noted(report, folder / "tokenizer.json"):
         _text(report)
     if deep and report.scan is not None:
@@ -132,7 +141,7 @@ def _packed_files(report: Report) -> None:
         for item in listed if isinstance(listed, list) else []:
             _packed_file(report, item, again)
         if len(report.findings) == before:
-            report.index = packed.read_index(folder)
+            report.index = packed.read_index(folder, report.mirrors)
 
 
 def _packed_file(report: Report, item: Any, again: str) -> None:
@@ -141,6 +150,8 @@ def _packed_file(report: Report, item: Any, again: str) -> None:
     if not isinstance(name, str) or not manifest.is_plain_name(name):
         return  # reading the index says so
     path = report.folder / name
+    if not path.is_file():
+        path = next((p / name for p in report.mirrors if (p / name).is_file()), path)
     with _noted(report, path, again):
         found = path.stat().st_size if path.is_file() else None
         if found is None:
@@ -157,7 +168,8 @@ def _inspect(report: Report, scan: Scan) -> None:
     folder = report.folder
     if (folder / packed.INDEX_NAME).exists() and report.index is None:
         return  # what is wrong with the index hides its tensors
-    found = container.inspect(folder, scan.shards)
+    mirrors = report.mirrors if report.index is not None else ()
+    found = container.inspect(folder, scan.shards, mirrors=mirrors)
     report.files = found.files
     again = _again(report, scan, found)
     for sentence in found.lost:
@@ -173,6 +185,21 @@ def _inspect(report: Report, scan: Scan) -> None:
         )
     for sentence in found.notes:
         report.findings.append(_note(report, sentence))
+
+
+def _copies(report: Report, scan: Scan) -> None:
+    """How much of each mirror can be read, and what cannot."""
+    mirror.check_folders(report.folder, report.mirrors)
+    index = report.index
+    files = index.paths if index is not None else tuple(scan.shards.paths)
+    for place in mirror.places(report.folder, report.mirrors, files)[1:]:
+        where = str(place.folder)
+        for shard in place.bad:
+            what = f"{shard.name or 'the mirror'} is left out: {shard.reason}."
+            fix = "Copy it again from the model's folder, or mount the drive."
+            report.findings.append(findings.warning("model", what, where, fix))
+        what = f"a mirror with {place.files} of {len(files)} files."
+        report.findings.append(findings.ok("model", what, where))
 
 
 def _is_absent(scan: Scan, gap: Absent) -> bool:

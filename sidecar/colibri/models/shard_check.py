@@ -8,9 +8,10 @@ of its data (`deep_check`). Thread rule: functions over files; a `Scan` belongs 
 
 from __future__ import annotations
 
+import contextlib
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +36,9 @@ _REPEATED: Final = "repeated_tensor"
 
 @dataclass(slots=True)
 class Scan:
-    """What looking at the files of one folder gave. `damaged` are the names to be fetched again."""
+    """What looking at the files of one folder gave. `damaged` are the names to be fetched again,
+    `elsewhere` the files of a split model that lie in a mirror.
+    """
 
     folder: Path
     known: Manifest | None = None
@@ -43,6 +46,11 @@ class Scan:
     findings: list[Finding] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
+    elsewhere: dict[str, Path] = field(default_factory=dict)
+
+    def path(self, name: str) -> Path:
+        """Where a file lies: in the folder, or in a mirror that alone has it."""
+        return self.elsewhere.get(name, self.folder / name)
 
     def again(self, name: str) -> str:
         """How to get one file again."""
@@ -58,12 +66,28 @@ def read_failure(failure: ReadFailure, again: str) -> Finding:
     return findings.from_os_error(failure.error, str(failure.path))
 
 
-def scan(folder: Path, known: Manifest | None = None, read: Read = disk.pread) -> Scan:
-    """Looks at every `*.safetensors` of a folder. Raises OSError when it cannot be listed."""
+def scan(
+    folder: Path,
+    known: Manifest | None = None,
+    read: Read = disk.pread,
+    mirrors: Sequence[Path] = (),
+) -> Scan:
+    """Looks at every `*.safetensors` of a folder, and at those that only a mirror has.
+
+    Raises OSError when the folder cannot be listed; a mirror that cannot be is passed over, which
+    `doctor` tells.
+    """
     result = Scan(folder, known)
     for path in sorted(folder.iterdir()):
         if path.suffix == ".safetensors":
             _look(result, path, read)
+    for place in mirrors:
+        with contextlib.suppress(OSError):
+            for path in sorted(place.glob("*.safetensors")):
+                if not result.sizes.get(path.name) and path.is_file() and path.stat().st_size:
+                    result.elsewhere[path.name] = path
+                    result.shards.empty = [p for p in result.shards.empty if p.name != path.name]
+                    _look(result, path, read)
     _check_promises(result)
     return result
 
@@ -184,7 +208,7 @@ def _check_promises(result: Scan) -> None:
         return
     absent: list[str] = []
     for name, listed in known.files.items():
-        path = result.folder / name
+        path = result.path(name)
         try:
             found = path.stat().st_size if path.is_file() else None
         except OSError as failure:
