@@ -96,6 +96,50 @@ static void placement_never_changes_a_bit(const tiny_model *m, const char *what)
     CHECK_MSG(memcmp(expected, found, sizeof found) == 0, "%s: chunks of 48 changed the logits", what);
 }
 
+/* Far beyond the indexer's top-k, a row alone is scored in parts by several threads (R142). */
+static void a_long_context_is_the_same_by_decode_and_by_prefill(tiny_model *m, const char *what)
+{
+    enum { LONG = 2600, DECODED = 5 };
+    static int32_t tokens[LONG];
+    static float expected[LONG * VOCAB];
+    float found[VOCAB];
+    char err[256];
+    uint64_t state = 23;
+    for (int i = 0; i < LONG; i++) {
+        tokens[i] = (int32_t)(test_random(&state) % VOCAB);
+    }
+    int32_t before = m->geometry.max_position;
+    m->geometry.max_position = LONG + 1;
+    for (int32_t threads = 1; threads <= 3; threads++) {
+        colibri_engine_options options = {.threads = threads, .context = LONG};
+        colibri_engine *engine = tiny_model_open(m, &options);
+        CHECK(engine != NULL);
+        if (engine == NULL) {
+            break;
+        }
+        colibri_session *session = create(engine);
+        if (threads == 1) {
+            colibri_prefill_progress progress = {0};
+            CHECK(colibri_prefill_start(session, tokens, LONG, expected, err, sizeof err) == COLIBRI_OK);
+            while (!progress.finished &&
+                   colibri_prefill_step(session, 0, &progress, err, sizeof err) == COLIBRI_OK) {}
+            CHECK(progress.finished);
+            CHECK(colibri_session_truncate(session, LONG - DECODED, err, sizeof err) == COLIBRI_OK);
+        } else {
+            prefill(session, tokens, LONG - DECODED, 0);
+        }
+        for (int32_t row = LONG - DECODED; row < LONG; row++) {
+            CHECK(colibri_decode(&session, &tokens[row], 1, err, sizeof err) == COLIBRI_OK);
+            CHECK(colibri_session_logits(session, found, VOCAB, err, sizeof err) == COLIBRI_OK);
+            CHECK_MSG(memcmp(expected + (size_t)row * VOCAB, found, sizeof found) == 0,
+                      "%s: %d threads: decoding position %d differs from the prefill", what, threads, row);
+        }
+        colibri_session_close(session);
+        colibri_engine_close(engine);
+    }
+    m->geometry.max_position = before;
+}
+
 static void batch_mates_never_change_a_bit(const tiny_model *m, const char *what)
 {
     colibri_engine_options options = {.threads = 2, .context = 400};
@@ -271,6 +315,9 @@ int main(void)
         }
         m->geometry.family = models[i].family;
         placement_never_changes_a_bit(m, models[i].what);
+        if (!hybrid) {
+            a_long_context_is_the_same_by_decode_and_by_prefill(m, models[i].what);
+        }
         batch_mates_never_change_a_bit(m, models[i].what);
         refusals_leave_the_session_alone(m);
         the_sampler_is_greedy_seeded_and_masked(m);
