@@ -36,6 +36,7 @@ from colibri.models.shard_check import Scan
 Progress = Callable[[int, int], None]
 
 _READERS: Final = 4
+_AHEAD: Final = 3 * disk.PIECE
 _ZEROS: Final = 1 << 20
 _MOST_SAME: Final = 4
 _POLL_SECONDS: Final = 0.2
@@ -262,6 +263,7 @@ def _read_segment(
         if shared.stop.is_set():
             return
         size = min(disk.PIECE, segment.end - offset)
+        disk.announce(descriptor, offset + size, _AHEAD)
         data = disk.read_at(job.path, descriptor, size, offset, read)
         if whole is not None:
             whole.update(data)
