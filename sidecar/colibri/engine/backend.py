@@ -16,6 +16,7 @@ import msgspec
 from colibri.engine.protocol import EngineInfo, MirrorReport
 from colibri.engine.status import PrefillProgress
 from colibri.engine.table import Sampling
+from colibri.kv.disk import Disk
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +58,12 @@ class BackendSession(Protocol):
 
     def fork(self, length: int, into: Any) -> None:
         """Gives the empty session `into` (of the same backend) the first `length` tokens."""
+
+    def export_block(self, block: int, out: memoryview) -> Any:
+        """Copies complete KV block number `block` into `out`."""
+
+    def import_block(self, tokens: Sequence[int], data: memoryview) -> None:
+        """Appends a KV block that was exported after exactly these tokens."""
 
     def prefill_start(self, tokens: Sequence[int]) -> None: ...
 
@@ -103,6 +110,10 @@ class EngineBackend(Protocol):
     @property
     def block_tokens(self) -> int:
         """Tokens of a KV block."""
+
+    @property
+    def disk(self) -> Disk | None:
+        """Where KV is kept over restarts; None = nowhere. The loop closes it."""
 
     def kv_room(self) -> int | None:
         """KV blocks that sessions may still take; None without a limit."""

@@ -15,6 +15,7 @@ Threads: as `EngineBackend`; `enqueue` and the recorded lists may be used from a
 from __future__ import annotations
 
 import codecs
+import hashlib
 import os
 import signal
 import threading
@@ -29,10 +30,12 @@ from colibri.engine.backend import BackendSession, Counters, TextStream
 from colibri.engine.protocol import EngineInfo
 from colibri.engine.status import EngineError, PrefillProgress, Status
 from colibri.engine.table import Sampling
+from colibri.kv.disk import Disk
 from colibri.text.stop import StopFilter
 
 END_IDS = frozenset({0, 1, 2})
 BLOCK_TOKENS = 16
+BLOCK_BYTES = 256
 _FIRST_BYTE = 10
 _FIRST_PIECE = 1000
 _WRONG_DRAFT = 9  # a token that no script has
@@ -41,7 +44,8 @@ _WRONG_DRAFT = 9  # a token that no script has
 class Script(msgspec.Struct, frozen=True, kw_only=True):
     """One answer. Times in milliseconds, counts in tokens; -1 means never.
 
-    `repeat` starts over instead of ending. `fail_at` raises a numeric error instead of sampling
+    A prompt becomes part of the session `chunk` tokens at a time (0: all at its end). `repeat` starts
+    over instead of ending. `fail_at` raises a numeric error instead of sampling
     that token, `kill_at` ends the process with SIGKILL there, `hang_at` computes that token for
     ever; a step that has to compute token `break_at` fails. `fail_prefill` is the sentence with
     which reading the prompt fails.
@@ -56,6 +60,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     repeat: bool = False
     prefill_ms: float = 0
     prefill_ms_per_token: float = 0
+    chunk: int = 0
     token_ms: float = 0
     fail_at: int = -1
     kill_at: int = -1
@@ -84,6 +89,11 @@ def encode(text: str) -> list[int]:
     return [_FIRST_BYTE + byte for byte in text.encode()]
 
 
+def _kv(tokens: Sequence[int]) -> bytes:
+    """The KV of a prefix's last block: like the real one, it depends on all tokens before it."""
+    return hashlib.blake2b(repr(list(tokens)).encode()).digest() * (BLOCK_BYTES // 64)
+
+
 class _FakeSession:
     def __init__(self, backend: FakeBackend) -> None:
         self._backend = backend
@@ -91,6 +101,7 @@ class _FakeSession:
         self._pending: list[int] = []
         self._checkpoints: list[int] = []
         self._spent_ms = 0.0
+        self._moved = 0  # pending tokens that the session holds already
         self._script = Script()
         self._start = 0  # tokens before the answer
 
@@ -117,9 +128,25 @@ class _FakeSession:
             raise EngineError(Status.INVALID, f"cannot share {length} of {len(self._tokens)}")
         into._tokens = self._tokens[:length]
 
+    def export_block(self, block: int, out: memoryview) -> None:
+        end = (block + 1) * BLOCK_TOKENS
+        if end > len(self._tokens):
+            raise EngineError(Status.INVALID, f"block {block} is not complete")
+        out[:] = _kv(self._tokens[:end])
+
+    def import_block(self, tokens: Sequence[int], data: memoryview) -> None:
+        held = [*self._tokens, *tokens]
+        if len(held) % BLOCK_TOKENS or self._pending:
+            raise EngineError(Status.INVALID, "not at a block's border")
+        if bytes(data) != _kv(held):
+            raise AssertionError("this is the KV of other tokens")
+        self._tokens = held
+        self._backend.imported += 1
+
     def prefill_start(self, tokens: Sequence[int]) -> None:
         self._pending = list(tokens)
         self._spent_ms = 0.0
+        self._moved = 0
         self._start = len(self._tokens) + len(tokens)
         self._script = self._backend.next_script()
 
@@ -135,8 +162,12 @@ class _FakeSession:
         finished = self._spent_ms >= need_ms
         done = total if finished else int(total * self._spent_ms / need_ms)
         if finished:
-            self._tokens += self._pending
+            self._tokens += self._pending[self._moved :]
             self._pending = []
+        elif script.chunk:
+            whole = done // script.chunk * script.chunk
+            self._tokens += self._pending[self._moved : whole]
+            self._moved = whole
         fraction = 1.0 if finished else self._spent_ms / need_ms
         return PrefillProgress(finished, done, total, int(finished), 1, fraction)
 
@@ -246,6 +277,8 @@ class FakeBackend:
         self.chores = 0
         self.idled = 0
         self.window = 0
+        self.disk: Disk | None = None
+        self.imported = 0
         self.steps: list[tuple[int, ...]] = []
         self.samplings: list[Sampling] = []
         self._scripts = deque(options.scripts)

@@ -185,6 +185,11 @@ class Slots:
         while len(self._kept) > MOST_KEPT:
             self._drop_oldest()
 
+    def replace(self, slot: Slot, holding: Holding) -> None:
+        """Another session for the slot; the one before it is kept if it is worth it."""
+        self._retire(slot)
+        slot.holding = holding
+
     # ---- room ----
 
     def make_room(self, blocks: int) -> None:

@@ -29,6 +29,7 @@ from colibri.engine.backend import EngineBackend
 from colibri.engine.draft_policy import DraftPolicy
 from colibri.engine.drafting import Drafting, JobDrafts, Step
 from colibri.engine.eta import eta_seconds
+from colibri.engine.persist import Persist, Restore
 from colibri.engine.protocol import (
     Accepted,
     Cancel,
@@ -115,6 +116,7 @@ class _Running:
     """A job with the slot and the text stream it holds.
 
     `drawn`: the last generated token has been told and is to be appended by the next step.
+    `restore`: blocks of the prompt that are being read from disk before the rest is computed.
     """
 
     def __init__(self, job: _Job, slot: Slot, backend: EngineBackend) -> None:
@@ -122,6 +124,7 @@ class _Running:
         self.slot = slot
         self.text = backend.text(job.command.stops, job.command.ignore_leading_stop)
         self.drawn = False
+        self.restore: Restore | None = None
 
 
 class Worker:
@@ -148,6 +151,7 @@ class Worker:
         self._steps = 0
         self._chores = True
         info = backend.info
+        self._persist = Persist(backend, self._slots, self._more_chores)
         self._drafting = Drafting(info.drafts, info.drafts_reason, backend.counters, policy)
 
     # ---- any thread ----
@@ -205,6 +209,9 @@ class Worker:
                 self._admit()
                 self._prefill()
                 self._decode()
+                self._persist.between_steps(
+                    decoding=any(running.job.phase == "decode" for running in self._running)
+                )
             except Exception:
                 # A fault of ours must not leave clients waiting for ever, nor end the worker.
                 log.exception("the engine loop failed; its jobs are ended")
@@ -226,6 +233,12 @@ class Worker:
                     message="the engine is being stopped",
                 )
             )
+        self._persist.close()
+
+    def _more_chores(self) -> None:
+        with self._wake:
+            self._chores = True
+            self._wake.notify()
 
     def _wait(self) -> bool:
         """Waits for work, doing what the backend has put off meanwhile; False = stop."""
@@ -238,7 +251,9 @@ class Worker:
                 if self._waiting or self._running:
                     return True
             try:
-                self._chores = self._chores and self._backend.idle(IDLE_MS)
+                self._chores = False
+                for do in (self._backend.idle, self._persist.save):
+                    self._chores |= do(IDLE_MS)
             except Exception:
                 log.exception("what was to be done while idle is left undone")
                 self._chores = False
@@ -281,17 +296,31 @@ class Worker:
         with self._wake:
             self._running.append(running)
         try:
-            job.cached = job.prompt_done = self._slots.prepare(slot, prompt)
-            self._make_room(len(prompt) - job.cached)
-            slot.session.prefill_start(prompt[job.cached :])
+            job.cached = self._slots.prepare(slot, prompt)
+            job.phase = "prefill"
+            running.restore = self._persist.plan(slot, prompt, job.cached)
+            if running.restore is None:
+                self._start_prefill(running)
         except EngineError as error:
             self._fail_with(running, error)
-            return
-        job.phase = "prefill"
+
+    def _start_prefill(self, running: _Running) -> None:
+        job, slot = running.job, running.slot
+        prompt = job.command.prompt
+        self._make_room(len(prompt) - job.cached)
+        slot.session.prefill_start(prompt[job.cached :])
+        job.prompt_done = job.cached
         job.prefill_started = time.monotonic()
         self._emit(
             Accepted(job=job.command.job, prompt=len(prompt), cached=job.cached, slot=slot.index)
         )
+
+    def _restore(self, running: _Running, restore: Restore) -> None:
+        """Takes what the disk has of the prompt, then reads the rest."""
+        if self._persist.step(restore, SLICE_MS):
+            running.restore = None
+            running.job.cached = self._persist.finish(restore)
+            self._start_prefill(running)
 
     def _make_room(self, tokens: int) -> None:
         """Room in KV for so many new tokens of one job, and for what the others append meanwhile:
@@ -310,16 +339,22 @@ class Worker:
                 self._finish(running, "cancelled")
                 continue
             try:
+                if running.restore is not None:
+                    self._restore(running, running.restore)
+                    continue
                 progress = slot.session.prefill_step(SLICE_MS)
             except EngineError as error:
                 self._fail_with(running, error)
                 continue
+            held = len(slot.session)
+            if held > len(slot.history):
+                slot.history = job.command.prompt[:held]
+                self._persist.note(slot)
             job.prompt_done = job.cached + progress.tokens_done
             now = time.monotonic()
             if progress.finished:
                 job.phase = "decode"
                 job.first_sample = now
-                slot.history = list(job.command.prompt)
                 # A client's next turn often differs from here on: it writes the answer its own way.
                 slot.session.checkpoint()
             if progress.finished or now - job.last_progress >= PROGRESS_SECONDS:
@@ -466,6 +501,8 @@ class Worker:
         slot = running.slot
         with self._wake:
             self._running.remove(running)
+        if running.restore is not None:
+            self._persist.give_up(running.restore)
         try:
             held = len(slot.session)
             if running.job.phase == "prefill":
@@ -479,6 +516,7 @@ class Worker:
         except EngineError as error:
             log.warning("the slot could not be kept after a job: %s", error.message)
             self._slots.renew(slot)
+        self._persist.note(slot)
         slot.busy = False
 
     def _finish(self, running: _Running, reason: FinishReason, *, flush: bool = False) -> None:

@@ -110,6 +110,12 @@ class Writer:
         with self._changed:
             return 0 if self._ending else self._limit - self._bytes
 
+    @property
+    def busy(self) -> bool:
+        """Whether it has something to write."""
+        with self._changed:
+            return bool(self._jobs) or self._busy
+
     def decode_started(self) -> None:
         """A decode runs: writing yields. Calls may overlap."""
         with self._changed:
