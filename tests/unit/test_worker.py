@@ -394,3 +394,40 @@ def test_chores_that_fail_do_not_end_the_worker(
     monkeypatch.setattr(harness.backend, "idle", fail)
     assert harness.answer()[1].finish_reason
     assert harness.answer()[1].finish_reason
+
+
+def test_a_running_stream_keeps_half_its_rate_while_prompts_are_read() -> None:
+    """R092: counted in steps against slices, not in seconds: both are scripted to take as long."""
+    harness = Harness(parallel=3)
+    try:
+        harness.backend.enqueue(
+            Script(pieces=("x",), repeat=True, token_ms=10),
+            Script(prefill_ms=1000),
+            Script(prefill_ms=1000),
+        )
+        stream = harness.submit("stream", max_tokens=100_000)
+        harness.until(lambda e: isinstance(e, Tokens))
+        jobs = [harness.submit("long prompt"), harness.submit("another")]
+        before = len(harness.backend.steps)
+        harness.until(lambda e: isinstance(e, Done) and e.job == jobs[0])
+        steps = len(harness.backend.steps) - before
+        # About two seconds of slices: 200 steps of 10 ms would be half the time, a step for each
+        # slice would be 20.
+        assert steps >= 80
+        harness.worker.handle(Cancel(job=stream))
+        harness.finish(jobs[1])
+    finally:
+        harness.close()
+
+
+def test_prompts_that_are_read_side_by_side_take_turns() -> None:
+    harness = Harness(parallel=2)
+    try:
+        harness.backend.enqueue(Script(prefill_ms=600), Script(prefill_ms=400))
+        long = harness.submit("long")
+        short = harness.submit("short")
+        events = harness.until(lambda e: isinstance(e, Done) and e.job == short)
+        assert not any(isinstance(e, Done) and e.job == long for e in events)
+        harness.finish(long)
+    finally:
+        harness.close()

@@ -44,11 +44,11 @@ _WRONG_DRAFT = 9  # a token that no script has
 class Script(msgspec.Struct, frozen=True, kw_only=True):
     """One answer. Times in milliseconds, counts in tokens; -1 means never.
 
-    A prompt becomes part of the session `chunk` tokens at a time (0: all at its end). `repeat` starts
-    over instead of ending. `fail_at` raises a numeric error instead of sampling
-    that token, `kill_at` ends the process with SIGKILL there, `hang_at` computes that token for
-    ever; a step that has to compute token `break_at` fails. `fail_prefill` is the sentence with
-    which reading the prompt fails.
+    A prompt becomes part of the session `chunk` tokens at a time (0: all at its end). `repeat`
+    starts over instead of ending. `fail_at` raises a numeric error instead of sampling that token,
+    `kill_at` ends the process with SIGKILL there, `hang_at` computes that token for ever; a step
+    that has to compute token `break_at` fails. `fail_prefill` is the sentence with which reading
+    the prompt fails.
 
     The draft of token i is right if `hits[i % len(hits)]`. A step takes `token_ms` and another
     `draft_ms`, and reads `token_bytes` and another `draft_bytes`, for every draft in it;

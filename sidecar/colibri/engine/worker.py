@@ -5,7 +5,7 @@ pass commands to `Worker.handle` from another one. Not for: HTTP, queues of clie
 
     reader thread --handle--> inbox --+                               +--> emit(event)
                       |               v                               |
-                      |        run: [admit] -> [prefill slices] -> [drafts, one step for all]
+                      |        run: [admit] -> [a prefill slice] -> [drafts, steps for all]
                       |                                         -> [draw, text, stop]
                       +--snapshot answered here, at once
 
@@ -60,6 +60,8 @@ log = logging.getLogger(__name__)
 # Longest time between two looks at the inbox while a prompt is read. A layer of a streamed model
 # may take longer than this by itself; a resident one never does.
 SLICE_MS = 200
+# The same while others generate: as long as they then wait for their next token.
+SHORT_SLICE_MS = 100
 # The same while idle: a request that arrives waits no longer than this and one read from disk.
 IDLE_MS = 20
 # A progress event per slice would be noise on a fast model.
@@ -125,6 +127,7 @@ class _Running:
         self.text = backend.text(job.command.stops, job.command.ignore_leading_stop)
         self.drawn = False
         self.restore: Restore | None = None
+        self.slices = 0
 
 
 class Worker:
@@ -207,11 +210,12 @@ class Worker:
         while self._wait():
             try:
                 self._admit()
+                begun = time.monotonic()
                 self._prefill()
-                self._decode()
-                self._persist.between_steps(
-                    decoding=any(running.job.phase == "decode" for running in self._running)
-                )
+                # Reading prompts takes no more of the time than generating: a running stream
+                # keeps half its rate.
+                self._decode(time.monotonic() - begun)
+                self._persist.between_steps(decoding=self._is_decoding())
             except Exception:
                 # A fault of ours must not leave clients waiting for ever, nor end the worker.
                 log.exception("the engine loop failed; its jobs are ended")
@@ -315,9 +319,9 @@ class Worker:
             Accepted(job=job.command.job, prompt=len(prompt), cached=job.cached, slot=slot.index)
         )
 
-    def _restore(self, running: _Running, restore: Restore) -> None:
+    def _restore(self, running: _Running, restore: Restore, max_ms: int) -> None:
         """Takes what the disk has of the prompt, then reads the rest."""
-        if self._persist.step(restore, SLICE_MS):
+        if self._persist.step(restore, max_ms):
             running.restore = None
             running.job.cached = self._persist.finish(restore)
             self._start_prefill(running)
@@ -329,40 +333,56 @@ class Worker:
         blocks = -(-tokens // self._backend.block_tokens)
         self._slots.make_room(blocks + 2 * len(self._running))
 
-    def _prefill(self) -> None:
-        """One slice for every job that still reads its prompt."""
-        for running in tuple(self._running):
-            job, slot = running.job, running.slot
-            if job.phase != "prefill":
-                continue
-            if job.cancelled:
-                self._finish(running, "cancelled")
-                continue
-            try:
-                if running.restore is not None:
-                    self._restore(running, running.restore)
-                    continue
-                progress = slot.session.prefill_step(SLICE_MS)
-            except EngineError as error:
-                self._fail_with(running, error)
-                continue
-            held = len(slot.session)
-            if held > len(slot.history):
-                slot.history = job.command.prompt[:held]
-                self._persist.note(slot)
-            job.prompt_done = job.cached + progress.tokens_done
-            now = time.monotonic()
-            if progress.finished:
-                job.phase = "decode"
-                job.first_sample = now
-                # A client's next turn often differs from here on: it writes the answer its own way.
-                slot.session.checkpoint()
-            if progress.finished or now - job.last_progress >= PROGRESS_SECONDS:
-                job.last_progress = now
-                self._emit(_progress_event(job, progress, now))
+    def _is_decoding(self) -> bool:
+        return any(running.job.phase == "decode" for running in self._running)
 
-    def _decode(self) -> None:
-        """Draws for every job with fresh logits, then computes one step for those that go on."""
+    def _prefill(self) -> None:
+        """One slice for one of the jobs that still read their prompts; they take turns."""
+        reading = [running for running in self._running if running.job.phase == "prefill"]
+        for running in reading:
+            if running.job.cancelled:
+                self._finish(running, "cancelled")
+        reading = [running for running in reading if not running.job.cancelled]
+        if not reading:
+            return
+        running = min(reading, key=lambda one: one.slices)
+        running.slices = 1 + max(one.slices for one in reading)
+        try:
+            self._slice(running, SHORT_SLICE_MS if self._is_decoding() else SLICE_MS)
+        except EngineError as error:
+            self._fail_with(running, error)
+
+    def _slice(self, running: _Running, max_ms: int) -> None:
+        job, slot = running.job, running.slot
+        if running.restore is not None:
+            self._restore(running, running.restore, max_ms)
+            return
+        progress = slot.session.prefill_step(max_ms)
+        held = len(slot.session)
+        if held > len(slot.history):
+            slot.history = job.command.prompt[:held]
+            self._persist.note(slot)
+        job.prompt_done = job.cached + progress.tokens_done
+        now = time.monotonic()
+        if progress.finished:
+            job.phase = "decode"
+            job.first_sample = now
+            # A client's next turn often differs from here on: it writes the answer its own way.
+            slot.session.checkpoint()
+        if progress.finished or now - job.last_progress >= PROGRESS_SECONDS:
+            job.last_progress = now
+            self._emit(_progress_event(job, progress, now))
+
+    def _decode(self, seconds: float) -> None:
+        """At least one step for all that generate, and more for about so long."""
+        end = time.monotonic() + seconds
+        while self._decode_once() and time.monotonic() < end:
+            pass
+
+    def _decode_once(self) -> bool:
+        """Draws for every job with fresh logits, then computes one step for those that go on; False
+        when there is none.
+        """
         for running in tuple(self._running):
             if running.job.phase != "decode":
                 continue
@@ -373,6 +393,7 @@ class Worker:
         batch = [running for running in self._running if running.drawn]
         if batch:
             self._step(batch)
+        return bool(batch)
 
     def _draw(self, running: _Running, drafts: Sequence[int]) -> int:
         """Draws tokens for as long as `drafts`, which the session already holds, foretold them;
