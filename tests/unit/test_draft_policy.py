@@ -224,3 +224,23 @@ def test_a_failure_switches_off_says_why_and_is_retried_later() -> None:
     assert play(policy, world, FIRST_REST - 1)[-1] == 0
     assert "layer 3" in policy.reason
     assert play(policy, world, 100)[-1] == 1
+
+
+def test_short_answers_are_measured_together() -> None:
+    """Every third step is the last of an answer and tells nothing."""
+    policy, world = DraftPolicy(1), World(hit=0.0, extra=0.5)
+    for number in range(90):
+        policy.note(None if number % 3 == 2 else world.step(policy.wanted))
+    assert policy.depth == 0
+
+
+def test_one_that_follows_another_begins_without_a_trial() -> None:
+    first, world = DraftPolicy(2), World(hit=0.0, extra=0.5)
+    play(first, world, 60)
+    second = DraftPolicy(2)
+    second.follow(first)
+    assert set(play(second, world, FIRST_REST - 1, lambda wanted: None)) == {0}
+    assert second.reason == first.reason
+    unsettled = DraftPolicy(2)
+    unsettled.follow(DraftPolicy(2))
+    assert unsettled.depth == 1

@@ -276,6 +276,23 @@ def test_drafts_that_read_more_than_they_bring_switch_off() -> None:
     harness.close()
 
 
+def test_more_jobs_begin_with_what_fewer_have_found() -> None:
+    """A loss that was seen with one job is not paid for again with two."""
+    harness = Harness(policy=DraftPolicy, parallel=2)
+    harness.backend.enqueue(
+        Script(pieces=WORDS, repeat=True, hits=(False,), token_ms=1, draft_ms=1)
+    )
+    harness.say(max_tokens=120)
+    assert not harness.worker.snapshot().drafts.on
+    harness.backend.steps.clear()
+    harness.backend.enqueue(*[Script(pieces=WORDS, token_ms=1)] * 2)
+    harness.ends(harness.ask("a" * 40), harness.ask("b" * 40))
+    wide = [step for step in harness.backend.steps if len(step) == 2]
+    assert len(wide) > 20
+    assert set(wide) == {(1, 1)}
+    harness.close()
+
+
 def test_drafts_that_pay_stay_on_with_their_figures() -> None:
     harness = Harness(policy=DraftPolicy)
     harness.backend.enqueue(Script(pieces=WORDS, repeat=True, token_ms=2))

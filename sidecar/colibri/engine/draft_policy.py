@@ -167,7 +167,8 @@ class _Duel:
 class DraftPolicy:
     """See the module's text. `depth` is the one in use, `wanted` that of the next step.
 
-    `most` is the deepest draft, at least 1. `reason` says why drafts are on or off.
+    `most` is the deepest draft, at least 1. `reason` says why drafts are on or off; `settled` tells
+    whether that has been decided.
     """
 
     def __init__(self, most: int) -> None:
@@ -176,7 +177,7 @@ class DraftPolicy:
         self.reason = "being measured"
         self.plain: Rate | None = None
         self.drafted: Rate | None = None
-        self._failed = False
+        self.settled = False
         self._reference = 0.0  # ms per token at the depth in use when it was chosen
         self._life = self._live()
         self.wanted = next(self._life)
@@ -187,15 +188,24 @@ class DraftPolicy:
 
     def fail(self, reason: str) -> None:
         """Drafting itself failed: off, and looked at again after a rest."""
-        self.depth, self.reason, self._failed, self._reference = 0, reason, True, 0.0
+        self._settle(0, reason)
+
+    def follow(self, other: DraftPolicy) -> None:
+        """Begins where another one stands, with a rest, instead of trying for itself."""
+        if other.settled:
+            self._settle(other.depth, other.reason)
+
+    def _settle(self, depth: int, reason: str) -> None:
+        self.depth, self.reason, self.settled, self._reference = depth, reason, True, 0.0
         self._life = self._live()
         self.wanted = next(self._life)
 
     # ---- the plan ----
 
     def _live(self) -> _Plan[None]:
-        if not self._failed:
+        if not self.settled:
             yield from self._duel(0, proven=False)
+            self.settled = True
             yield from self._climb()
         pause, turn = FIRST_REST, 0
         while True:
@@ -262,15 +272,11 @@ class DraftPolicy:
 
     def _block(self, depth: int) -> _Plan[Rate]:
         steps: list[StepCost] = []
-        skip = 1
-        while len(steps) < BLOCK:
+        while len(steps) <= BLOCK:
             cost = yield depth
-            if cost is None or (depth and not cost.ready):
-                steps, skip = [], 1
-            elif skip:
-                skip = 0
-            else:
+            if cost is not None and (cost.ready or not depth):
                 steps.append(cost)
+        del steps[0]
         found = rate(steps)
         self._remember(depth, found)
         return found

@@ -4,8 +4,8 @@ For: `worker`, for every decode step: `begin` -> guesses -> step -> drawing -> `
 drafting pays (`draft_policy`), drawing or text (`worker`), the MTP layer (`native/src/draft.c`).
 
 A policy is kept for each width of a step (1, 2-3, 4-7, ... jobs), because what drafts cost depends
-on it. `state` is an immutable value, so that any thread may read it; everything else belongs to the
-loop.
+on it; a new one begins with what the nearest has found. `state` is an immutable value, so that any
+thread may read it; everything else belongs to the loop.
 """
 
 from __future__ import annotations
@@ -189,7 +189,11 @@ class Drafting:
     def _policy(self, width: int) -> DraftPolicy:
         key = width.bit_length()
         if key not in self._policies:
-            self._policies[key] = self._make(self._most)
+            made = self._make(self._most)
+            if self._policies:
+                # What holds for nearly as many jobs will do until it has been looked at.
+                made.follow(self._policies[min(self._policies, key=lambda other: abs(other - key))])
+            self._policies[key] = made
         return self._policies[key]
 
     def _publish(self, policy: DraftPolicy, before: int) -> None:
