@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from colibri.engine.backend import EngineBackend
@@ -37,10 +38,11 @@ class EngineLoop:
         backend: EngineBackend,
         parallel: int = 1,
         policy: Callable[[int], DraftPolicy] = Fixed,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.on_event: Callable[[Event], None] = lambda event: None
         self.events: queue.Queue[Event] = queue.Queue()
-        self.worker = Worker(backend, self._emit, parallel=parallel, policy=policy)
+        self.worker = Worker(backend, self._emit, parallel=parallel, policy=policy, clock=clock)
         self.thread = threading.Thread(target=self.worker.run, daemon=True)
         self.thread.start()
         self._jobs = 0

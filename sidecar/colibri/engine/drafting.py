@@ -119,7 +119,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drafting:
-    """See the module's text. `most` 0 means that there are none, for the `reason` given."""
+    """See the module's text. `most` 0 means that there are none, for the `reason` given; `clock`
+    tells seconds.
+    """
 
     def __init__(
         self,
@@ -127,8 +129,10 @@ class Drafting:
         reason: str,
         counters: Callable[[], Counters],
         policy: Callable[[int], DraftPolicy] = DraftPolicy,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._most = most
+        self._clock = clock
         self._make = policy
         self._counters = counters
         self._policies: dict[int, DraftPolicy] = {}
@@ -149,7 +153,7 @@ class Drafting:
             free=policy is not None and policy.wanted == policy.depth and len(ready) > 1,
             ready=2 * sum(ready) >= len(ready),
             policy=policy,
-            started=time.perf_counter(),
+            started=self._clock(),
             before=self._counters(),
         )
 
@@ -168,7 +172,7 @@ class Drafting:
                 self._forwards += 1
         cost = StepCost(
             tokens=sum(1 + accepted for _, accepted in results),
-            ms=(time.perf_counter() - step.started) * 1000,
+            ms=(self._clock() - step.started) * 1000,
             bytes=after.expert_bytes_read - step.before.expert_bytes_read,
             wait_ms=(after.disk_wait_ns - step.before.disk_wait_ns) / 1e6,
             ready=step.ready,

@@ -270,6 +270,7 @@ class FakeBackend:
         self.progress = 0
         self.decoded = 0
         self.bytes_read = 0
+        self.step_ms = 0.0  # all steps so far, by their scripts
         self.wait_ms = 0.0
         self.longest = 0
         self.open_sessions = 0
@@ -331,8 +332,10 @@ class FakeBackend:
         self.decoded += sum(len(part) for part in tokens)
         read = sum(read for _, read in costs)
         self.bytes_read += read
+        took = max((ms for ms, _ in costs), default=0.0)
+        self.step_ms += took
         # A script that reads does nothing else meanwhile.
-        self.wait_ms += max((ms for ms, _ in costs), default=0.0) if read else 0.0
+        self.wait_ms += took if read else 0.0
         self.longest = max(self.longest, *(len(session) for session in sessions))
         self.steps.append(tuple(len(part) for part in tokens))
 

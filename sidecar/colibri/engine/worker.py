@@ -132,7 +132,7 @@ class _Running:
 
 class Worker:
     """See the module's text. `parallel` jobs run at once in `slots` slots (0 = as many); `policy`
-    makes what decides over drafts, from their greatest depth.
+    makes what decides over drafts, from their greatest depth, and `clock` measures steps for it.
     """
 
     def __init__(
@@ -143,6 +143,7 @@ class Worker:
         slots: int = 0,
         parallel: int = 1,
         policy: Callable[[int], DraftPolicy] = DraftPolicy,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._backend = backend
         self._emit = emit
@@ -155,7 +156,7 @@ class Worker:
         self._chores = True
         info = backend.info
         self._persist = Persist(backend, self._slots, self._more_chores)
-        self._drafting = Drafting(info.drafts, info.drafts_reason, backend.counters, policy)
+        self._drafting = Drafting(info.drafts, info.drafts_reason, backend.counters, policy, clock)
 
     # ---- any thread ----
 
