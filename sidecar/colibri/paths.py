@@ -60,6 +60,16 @@ def model_state_dir(model: Path) -> Path:
     return state_dir() / "models" / f"{model.name}-{digest}"
 
 
+def learnt_dir(model: Path, chosen: str | None) -> Path:
+    """Folder of what is learnt about the model in a folder: the chosen one (`--state-dir`), else
+    the model's own if it can be written, else one below the user's state.
+    """
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    folder = model.absolute()
+    return folder if os.access(folder, os.W_OK) else model_state_dir(folder)
+
+
 def log_dir() -> Path:
     """Folder of the rotating log files."""
     return state_dir() / "logs"

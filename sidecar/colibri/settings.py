@@ -215,6 +215,14 @@ class Settings:
         metavar="DIR",
         check=_not_blank,
     )
+    prefix_store_gb: float | None = _setting(
+        None,
+        "engine.prefix_store_gb",
+        "Disk that stored context may take, in GB; 0 switches it off. Default: a tenth of the "
+        "disk's room, at most 32.",
+        metavar="GB",
+        check=_between(0, 1_000_000),
+    )
     trace: str | None = _setting(
         None,
         "engine.trace",

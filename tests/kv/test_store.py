@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from colibri.kv import blocks, files, index_file, lock, pins
-from colibri.kv.store import PrefixStore, default_budget
+from colibri.kv.store import PrefixStore, budget_bytes
 from tests.kv.make import (
     BYTES,
     STRIDE,
@@ -211,7 +211,7 @@ def test_a_pin_set_by_another_process_is_respected_by_the_running_store(tmp_path
     pins.change(tmp_path, add=frozenset((ids_of(store, tokens_of(1000, 2000))[-1],)))
     fill(store, 1, 100)
     assert read_all(store, tokens_of(1000, 2000)) == 2
-    assert store.list()[0].pinned
+    assert store.list()[0].kept_blocks == 2
     store.close()
 
 
@@ -296,7 +296,8 @@ def test_the_lock_of_a_process_that_died_is_taken_over(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": path},
     )
     assert child.stdout == "ready\n", child.stderr
-    assert lock.owner(tmp_path) not in (None, os.getpid())
+    assert (tmp_path / lock.OWNER_NAME).exists()
+    assert lock.owner(tmp_path) is None
     store = open_store(tmp_path)
     assert store.state == "ready"
     assert read_all(store, tokens_of(1, 2)) == 2
@@ -560,10 +561,18 @@ def test_numbers_that_are_no_tokens_are_refused(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_default_budget_leaves_most_of_a_disk_alone() -> None:
-    assert default_budget(100_000_000_000) == 10_000_000_000
-    assert default_budget(90_000_000_000, 10_000_000_000) == 10_000_000_000
-    assert default_budget(10**15) == 32_000_000_000
+def test_the_default_budget_leaves_most_of_a_disk_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 100_000_000_000
+    monkeypatch.setattr(files, "free_bytes", lambda _: free)
+    assert budget_bytes(tmp_path / "not" / "yet", None) == 10_000_000_000
+    (tmp_path / "00000001.seg").write_bytes(bytes(5000))
+    assert budget_bytes(tmp_path, None) == 10_000_000_500
+    free = 10**15
+    assert budget_bytes(tmp_path, None) == 32_000_000_000
+    assert budget_bytes(tmp_path, 0.0) == 0
+    assert budget_bytes(tmp_path, 1.5) == 1_500_000_000
 
 
 def test_one_line_tells_how_large_the_store_is(

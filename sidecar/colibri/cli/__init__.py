@@ -32,6 +32,7 @@ COMMANDS = {
     "verify": ("colibri.cli.verify:verify", "Check a model completely before it is published."),
     "doctor": ("colibri.cli.doctor:doctor", "Find out why a model does not run, and what to do."),
     "tune": ("colibri.cli.tune:tune", "Measure which settings are faster on this machine."),
+    "cache": ("colibri.cli.cache:cache", "Show, clear and pin the stored context of models."),
     "bench": ("colibri.cli.bench:bench", "Make synthetic models and measure with them."),
     "config": ("colibri.cli.config:config", "Show settings and where they come from."),
 }

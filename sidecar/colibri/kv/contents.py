@@ -23,9 +23,14 @@ log = logging.getLogger(__name__)
 
 
 class Contents:
-    """See the module's text. `capacity` is the number of records of a full segment."""
+    """See the module's text. `capacity` is the number of records of a full segment.
 
-    def __init__(self, folder: Path, geometry: Geometry, capacity: int) -> None:
+    `quiet`: who only looks says nothing about files that are not his.
+    """
+
+    def __init__(
+        self, folder: Path, geometry: Geometry, capacity: int, *, quiet: bool = False
+    ) -> None:
         self.folder = folder
         self.geometry = geometry
         self.capacity = capacity
@@ -37,6 +42,7 @@ class Contents:
         self.index_time = time.monotonic()
         self._active: Segment | None = None
         self._next_number = 1
+        self._level = logging.DEBUG if quiet else logging.WARNING
 
     # ---- opening ----
 
@@ -78,7 +84,7 @@ class Contents:
         except FileNotFoundError:
             return None
         except OSError as error:
-            log.warning("%s is ignored: %s", path, error.strerror)
+            log.log(self._level, "%s is ignored: %s", path, error.strerror)
             return None
         try:
             head = segments.read_head(file)
@@ -93,9 +99,9 @@ class Contents:
                 return None
             self.others[path] = size
             what = "it is damaged" if head is None else "its blocks are another model's"
-            log.warning("%s is ignored: %s", path, what)
+            log.log(self._level, "%s is ignored: %s", path, what)
         except OSError as error:
-            log.warning("%s is ignored: %s", path, error.strerror)
+            log.log(self._level, "%s is ignored: %s", path, error.strerror)
         file.close()
         return None
 
@@ -298,6 +304,12 @@ class Contents:
             self.sync()
         self._delete(victim, True)
         return moved
+
+    def clear(self) -> None:
+        """Deletes every block of ours that is neither pinned nor held. Raises OSError."""
+        self.evict(0)
+        while (victim := self.victim(len(self.chains) + 1)) is not None:
+            self.rewrite(victim, segments.no_pace)
 
     def _delete(self, segment: Segment, write: bool) -> None:
         if segment is self._active:

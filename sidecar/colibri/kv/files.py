@@ -79,6 +79,12 @@ class DataFile:
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._file.fileno(), offset, size, os.POSIX_FADV_DONTNEED)
 
+    def expect(self, offset: int, size: int) -> None:
+        """Tells the system that these bytes will be read soon, so that it can start."""
+        if _ADVICE:
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._file.fileno(), offset, size, os.POSIX_FADV_WILLNEED)
+
     def close(self) -> None:
         self._file.close()
 

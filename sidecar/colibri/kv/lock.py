@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import filelock
+import psutil
 
 LOCK_NAME: Final = "lock"
 OWNER_NAME: Final = "writer.pid"
@@ -46,9 +47,12 @@ class WriterLock:
 
 
 def owner(folder: Path) -> int | None:
-    """Process id that the present writer left; None if it left none."""
+    """Process id that the present writer left; None if it left none, or has ended.
+
+    For people: only taking the lock is proof.
+    """
     try:
-        text = (folder / OWNER_NAME).read_bytes()[:_OWNER_BYTES]
-        return int(text)
+        pid = int((folder / OWNER_NAME).read_bytes()[:_OWNER_BYTES])
     except (OSError, ValueError):
         return None
+    return pid if psutil.pid_exists(pid) else None

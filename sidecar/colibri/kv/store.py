@@ -31,7 +31,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from colibri.kv import blocks, files, lock, pins
+from colibri.kv import blocks, files, lock, pins, segments
 from colibri.kv.blocks import Geometry
 from colibri.kv.chains import Chains
 from colibri.kv.contents import Contents
@@ -48,6 +48,7 @@ _SEGMENTS: Final = 16
 _LARGEST_SEGMENT: Final = 1 << 30
 _MOST_SEGMENTS: Final = 256
 _FEWEST_BLOCKS: Final = 4
+_LARGEST_DEFAULT: Final = 32_000_000_000
 # A segment is rewritten when one in so many of its records is dead: at most three records are
 # moved for one that is freed. With little left that may go, sixteen.
 _DEAD_SHARE: Final = 4
@@ -95,7 +96,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One stored prefix, named by its last block. `own_blocks` belong to no other prefix."""
+    """One stored prefix, named by its last block.
+
+    `own_blocks` belong to no prefix that was used later; `kept_blocks` of it are pinned or held.
+    """
 
     id: bytes
     blocks: int
@@ -103,7 +107,7 @@ class ChainInfo(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     used: int
     written: int
-    pinned: bool
+    kept_blocks: int
 
 
 class PrefixStore:
@@ -414,11 +418,9 @@ class PrefixStore:
                 return False
             self._load_pins()
             try:
-                self._contents.evict(0)
                 while self._contents.drop_other():
                     pass
-                while (victim := self._contents.victim(len(self._contents.chains) + 1)) is not None:
-                    self._contents.rewrite(victim, no_pace)
+                self._contents.clear()
                 self._contents.write_index()
             except OSError as error:
                 self._pause(error)
@@ -468,15 +470,30 @@ def describe(chains: Chains, block_tokens: int) -> list[ChainInfo]:
                 tokens=len(chain) * block_tokens,
                 used=leaf.used,
                 written=max(block.written for block in chain),
-                pinned=leaf.id in kept,
+                kept_blocks=sum(block.id in kept for block in chain),
             )
         )
     return found
 
 
-def default_budget(free_bytes: int, held_bytes: int = 0) -> int:
-    """Bytes a store may have when nobody says: a tenth of the disk's room, at most 32 GB."""
-    return min((free_bytes + held_bytes) // 10, 32_000_000_000)
+def budget_bytes(folder: Path, gigabytes: float | None) -> int:
+    """Bytes that a store in `folder` may have: what a person says, else a tenth of the disk's room.
+
+    The room is what is free and what the store holds already; at most 32 GB. A folder that cannot
+    be looked at gives 0: no store.
+    """
+    if gigabytes is not None:
+        return int(gigabytes * 1e9)
+    try:
+        place = next(path for path in (folder, *folder.parents) if path.is_dir())
+        held = (
+            sum(path.stat().st_size for _, path in segments.numbered(folder))
+            if (place == folder)
+            else 0
+        )
+        return min((files.free_bytes(place) + held) // 10, _LARGEST_DEFAULT)
+    except OSError:
+        return 0
 
 
 def _words(error: OSError) -> str:

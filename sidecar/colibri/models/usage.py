@@ -130,12 +130,7 @@ def render(usage: Usage, shape: ModelShape) -> str:
 
 def place(model: Path, state_dir: str | None) -> Path:
     """Where the counts of the model in a folder are kept."""
-    if state_dir:
-        return Path(state_dir).expanduser().absolute() / NAME
-    folder = model.absolute()
-    if os.access(folder, os.W_OK):
-        return folder / NAME
-    return paths.model_state_dir(folder) / NAME
+    return paths.learnt_dir(model, state_dir) / NAME
 
 
 def load(model: Path, where: Path, shape: ModelShape) -> Usage:
