@@ -39,6 +39,8 @@ VERSION: Final = 1
 # A record head is one page; this many tokens fit beside its fields.
 MOST_TOKENS: Final = 768
 MOST_BLOCK_BYTES: Final = 1 << 30
+# Leaves room to count on from any serial number that is believed.
+MOST_SERIAL: Final = 1 << 62
 
 _SEGMENT_MAGIC: Final = b"COLIKVS1"
 _RECORD_MAGIC: Final = b"COLIKVR1"
@@ -186,6 +188,8 @@ def decode_record(page: memoryview, geometry: Geometry) -> RecordHead | None:
         return None
     magic, own, parent, serial, written, depth, count, size, crc = _RECORD.unpack_from(page)
     if (magic, count, size) != (_RECORD_MAGIC, geometry.block_tokens, geometry.block_bytes):
+        return None
+    if serial > MOST_SERIAL:
         return None
     tokens = bytes(page[_RECORD.size : _RECORD.size + 4 * count])
     return RecordHead(own, parent, serial, written, depth, crc, tokens)

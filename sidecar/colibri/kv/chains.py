@@ -119,7 +119,8 @@ class Chains:
     def chain(self, leaf: Block) -> list[Block]:
         """The block and those before it that are stored, last first."""
         found, block = [leaf], self.blocks.get(leaf.parent)
-        while block is not None:
+        # No honest chain is longer; a forged one could go round in circles.
+        while block is not None and len(found) < len(self.blocks):
             found.append(block)
             block = self.blocks.get(block.parent)
         return found

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from colibri.kv import blocks
 from colibri.kv.blocks import Geometry
 from colibri.kv.chains import Block
 
@@ -24,6 +25,8 @@ MOST_BYTES: Final = 128 << 20
 # id, parent, serial, used, written, depth, segment, place
 _ENTRY: Final = struct.Struct("<32s32sQQQIII")
 _HASH_BYTES: Final = 16
+# Twelve digits, as in the names of segments.
+_MOST_NUMBER: Final = 10**12
 
 
 class _Index(msgspec.Struct, array_like=True, frozen=True):
@@ -77,9 +80,11 @@ def decode(data: bytes, geometry: Geometry) -> Index | None:
     own = Geometry(raw.root, raw.block_tokens, raw.block_bytes)
     if raw.version != VERSION or own != geometry or len(raw.entries) % _ENTRY.size:
         return None
+    if any(places < 0 or not 0 < number < _MOST_NUMBER for number, places in raw.segments.items()):
+        return None
     found = []
     for entry in _ENTRY.iter_unpack(raw.entries):
         own_id, parent, serial, used, written, depth, segment, index = entry
-        if index < raw.segments.get(segment, 0):
+        if index < raw.segments.get(segment, 0) and max(serial, used) <= blocks.MOST_SERIAL:
             found.append(Block(own_id, parent, serial, depth, segment, index, used, written))
     return Index(raw.segments, found)
