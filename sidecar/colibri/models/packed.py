@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +41,8 @@ EXPERT_PARTS: Final = ("gate_proj.weight", "up_proj.weight", "down_proj.weight")
 _MAX_FILES: Final = 100_000
 _MAX_BYTES: Final = 1 << 50
 _CHUNK: Final = 8 << 20
+# One thread hashes about 1 GB/s, less than a fast drive reads.
+_HASHING_THREADS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,22 +284,25 @@ def differing(
     bytes.
     """
     index = read_index(folder)
-    total, done = sum(span.bytes for span in index.spans), 0
+    spans = sorted(index.spans, key=lambda span: (span.file, span.offset))
+    total, done = sum(span.bytes for span in spans), 0
     found: list[tuple[str, str]] = []
-    for span in sorted(index.spans, key=lambda span: (span.file, span.offset)):
-        value = hash_span(index.paths[span.file], span.offset, span.bytes)
-        if value != span.hash:
-            name = index.paths[span.file].name
-            found.append(
-                (
-                    name,
+
+    def hashed(span: Span) -> str:
+        return hash_span(index.paths[span.file], span.offset, span.bytes)
+
+    with ThreadPoolExecutor(_HASHING_THREADS, "colibri-hash") as pool:
+        for span, value in zip(spans, pool.map(hashed, spans), strict=True):
+            if value != span.hash:
+                name = index.paths[span.file].name
+                sentence = (
                     f"{name}: {show(span.name)} differs from its hash "
-                    f"(expected {span.hash[:16]}..., found {value[:16]}...)",
+                    f"(expected {span.hash[:16]}..., found {value[:16]}...)"
                 )
-            )
-        done += span.bytes
-        if progress is not None:
-            progress(done, total)
+                found.append((name, sentence))
+            done += span.bytes
+            if progress is not None:
+                progress(done, total)
     return found
 
 
