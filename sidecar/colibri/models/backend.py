@@ -14,12 +14,13 @@ from typing import Any, Final, cast
 import msgspec
 
 from colibri.engine import ffi
-from colibri.engine.backend import BackendSession, Counters, TextStream
+from colibri.engine.backend import BackendSession, Counters, EngineBackend, TextStream
 from colibri.engine.protocol import EngineInfo
 from colibri.engine.status import EngineError, Status
 from colibri.engine.table import EngineOptions, IoMode, Isa, Precision
 from colibri.errors import ResourceError
 from colibri.hardware import memory
+from colibri.kv.disk import Disk
 from colibri.models import mirror
 from colibri.models.draft_choice import AUTO, NO_MTP_LAYER, costs_residence, drafts_wanted
 from colibri.models.learning import Learning
@@ -182,6 +183,7 @@ class NativeBackend:
         self._tokenizer = model.text.tokenizer
         self.end_ids = model.text.end_ids
         self.info = self._describe(model, budget)
+        self.disk: Disk | None = None
         self._learning: Learning | None = None
         if model.geometry.n_experts > 0:
             try:
@@ -260,6 +262,6 @@ class NativeBackend:
         self._engine.close()
 
 
-def open_backend(options: dict[str, Any]) -> NativeBackend:
+def open_backend(options: dict[str, Any]) -> EngineBackend:
     """Factory for the engine process; `options` are those of `Options` as plain data."""
     return NativeBackend(msgspec.convert(options, Options))
