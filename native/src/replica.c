@@ -5,9 +5,10 @@
 
 /* From this much outstanding on, a drive shows what it can do; less, and latency is measured instead. */
 #define LOAD_BYTES ((int64_t)4 << 20)
-/* Under a load that goes on, a measurement is this long and large, so that it is not one lucky read ... */
-#define STRETCH_SECONDS 0.05
-#define STRETCH_BYTES ((int64_t)16 << 20)
+/* A measurement under load is this large, and if the load goes on this long, so that it is not one lucky
+ * read ... */
+#define MEASURED_BYTES ((int64_t)16 << 20)
+#define MEASURED_SECONDS 0.05
 /* ... and moves the average by this share. */
 #define NEW_SHARE 0.25
 /* What a replica may go without being measured before one read is sent to it. */
@@ -67,46 +68,54 @@ int32_t clb_replica_choose(const clb_replica *replicas, int32_t n, uint32_t allo
     return best >= 0 ? best : last_resort;
 }
 
-/* Begins to measure anew when the load changes its kind. */
-static void note_load(clb_replica *r, double now)
-{
-    const int32_t load = r->outstanding >= LOAD_BYTES ? CLB_REPLICA_LOADED
-                         : r->outstanding > 0         ? CLB_REPLICA_LIGHT
-                                                      : CLB_REPLICA_IDLE;
-    if (load != r->load) {
-        r->load = load;
-        r->stretch_bytes = 0;
-        r->stretch_since = now;
-    }
-}
-
 void clb_replica_started(clb_replica *replica, int64_t bytes, double now)
 {
     clb_replica *r = replica;
+    if (r->outstanding == 0) {
+        r->loaded = 0;
+        r->period_bytes = 0;
+        r->period_since = now;
+    }
     r->outstanding += bytes;
-    note_load(r, now);
+    r->loaded |= r->outstanding >= LOAD_BYTES;
     r->trying = r->failures > 0;
     if (now - r->measured_at >= STALE_SECONDS) /* one read is enough to find out */
         r->measured_at = now;
 }
 
+static void learn(clb_replica *r, double rate, double now)
+{
+    r->rate = r->rate <= 0 ? rate : r->rate + NEW_SHARE * (rate - r->rate);
+    r->measured_at = now;
+}
+
 /* A light load shows latency more than speed: it may set the first rate and raise a later one, not lower
- * it. */
+ * it. Loaded periods are added up until they are large enough. */
 static void measure(clb_replica *r, double now)
 {
-    const double seconds = now - r->stretch_since;
-    const int large = r->stretch_bytes >= STRETCH_BYTES;
-    const int ends = r->outstanding == 0 && (large || r->rate <= 0 || r->load == CLB_REPLICA_LIGHT);
-    if (seconds <= 0 || (!ends && !(large && seconds >= STRETCH_SECONDS)))
+    const double seconds = now - r->period_since;
+    const int ends = r->outstanding == 0;
+    if (!r->loaded) {
+        const double rate = ends && seconds > 0 ? (double)r->period_bytes / seconds : 0;
+        if (rate > r->rate)
+            learn(r, rate, now);
         return;
-    const double rate = (double)r->stretch_bytes / seconds;
-    if (r->rate <= 0)
-        r->rate = rate;
-    else if (r->load == CLB_REPLICA_LOADED || rate > r->rate)
-        r->rate += NEW_SHARE * (rate - r->rate);
-    r->measured_at = now;
-    r->stretch_bytes = 0;
-    r->stretch_since = now;
+    }
+    const int64_t bytes = r->measured_bytes + r->period_bytes;
+    const double all_seconds = r->measured_seconds + seconds;
+    const int enough = bytes >= MEASURED_BYTES && (ends || all_seconds >= MEASURED_SECONDS);
+    if (all_seconds > 0 && (enough || (ends && r->rate <= 0))) {
+        learn(r, (double)bytes / all_seconds, now);
+        r->measured_bytes = 0;
+        r->measured_seconds = 0;
+    } else if (ends) {
+        r->measured_bytes = bytes;
+        r->measured_seconds = all_seconds;
+    } else {
+        return;
+    }
+    r->period_bytes = 0;
+    r->period_since = now;
 }
 
 void clb_replica_delivered(clb_replica *replica, int64_t bytes, double now)
@@ -118,16 +127,14 @@ void clb_replica_delivered(clb_replica *replica, int64_t bytes, double now)
         r->trying = 0;
         r->failures = 0;
     }
-    r->stretch_bytes += bytes;
+    r->period_bytes += bytes;
     measure(r, now);
-    note_load(r, now);
 }
 
 void clb_replica_failed(clb_replica *replica, int64_t bytes, double now)
 {
     clb_replica *r = replica;
     r->outstanding -= bytes;
-    note_load(r, now);
     /* Reads that were under way when the first one failed are no further evidence. */
     if (r->failures > 0 && !r->trying)
         return;

@@ -9,6 +9,9 @@
  * one read to show whether it is back. One that has not been measured for a long time, because faster
  * ones take everything, is given one read too.
  *
+ * Speed is bytes over the time in which something was outstanding, so a caller that notices completions
+ * late makes a drive look slower than it is, never faster.
+ *
  * Pure functions over the caller's array: no clock (the caller passes `now` in seconds, monotonic), no
  * files, no allocation. One thread per array.
  */
@@ -20,20 +23,17 @@
 /* Replicas in one array: as many as a set in 32 bits has room for. */
 #define CLB_REPLICA_MOST 32
 
-typedef enum {
-    CLB_REPLICA_IDLE = 0,
-    CLB_REPLICA_LIGHT = 1, /* something outstanding, too little to show what the drive can do */
-    CLB_REPLICA_LOADED = 2
-} clb_replica_load;
-
 typedef struct {
     double rate;         /* bytes per second under load, moving average; 0 = not measured yet */
     int64_t outstanding; /* bytes asked for and not yet delivered */
     int64_t total;       /* bytes delivered, for telemetry */
-    /* the stretch of time being measured */
-    int32_t load; /* clb_replica_load while it lasts */
-    int64_t stretch_bytes;
-    double stretch_since;
+    /* the period that began when something was asked of an idle drive */
+    int32_t loaded; /* 1 = at some time in it enough was outstanding to show what the drive can do */
+    int64_t period_bytes;
+    double period_since;
+    /* loaded periods that are not in `rate` yet */
+    int64_t measured_bytes;
+    double measured_seconds;
     double measured_at; /* last update of rate, or last read sent to find it out */
     int32_t failures;   /* in a row; 0 = in use */
     int32_t trying;     /* a failed replica's one read is under way */

@@ -297,10 +297,11 @@ static void submit_ranges(clb_store *store, int32_t number, const clb_range *ran
         store->reads[read] = (clb_store_read){number, i, replicas[i], ranges[i].bytes};
         clb_io_request request = {file, read, ranges[i].offset, ranges[i].bytes, target + ranges[i].at};
         clb_error silent = {NULL, 0};
-        if (clb_io_submit(store->io, &request, &silent) == COLIBRI_OK) {
-            clb_replica_started(&store->replicas[replicas[i]], ranges[i].bytes, clb_os_seconds());
+        /* Before the read can be under way: submitting may take long, and a read be done with it. */
+        clb_replica_started(&store->replicas[replicas[i]], ranges[i].bytes, clb_os_seconds());
+        if (clb_io_submit(store->io, &request, &silent) == COLIBRI_OK)
             continue;
-        }
+        clb_replica_failed(&store->replicas[replicas[i]], ranges[i].bytes, clb_os_seconds());
         store->reads[read].item = -1;
         const clb_io_completion failure = {
             .tag = read, .status = COLIBRI_ERROR_IO, .file = file, .offset = ranges[i].offset};

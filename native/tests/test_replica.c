@@ -285,6 +285,61 @@ static void a_drive_that_nobody_needs_is_measured_from_time_to_time(void)
     CHECK_MSG(s.replicas[1].rate > 1e9, "still thought to read %.3g B/s", s.replicas[1].rate);
 }
 
+/* A caller that computes for a while looks at what has arrived only then, often just after it has asked for
+ * more: that must not make a drive look faster than it is. */
+static void completions_noticed_late_never_flatter_a_drive(int64_t bytes, int at_once)
+{
+    const double speed = 2e9;
+    clb_replica r;
+    double now = 100, idle_at = 100;
+    double arrives[QUEUE];
+    int n = 0;
+    uint64_t seed = 7;
+    clb_replica_init(&r, 1, now);
+    for (int round = 0; round < 5000; round++) {
+        for (int i = 0; i < at_once && n < QUEUE; i++) {
+            idle_at = (idle_at > now ? idle_at : now) + (double)bytes / speed;
+            arrives[n++] = idle_at;
+            clb_replica_started(&r, bytes, now);
+        }
+        if (round % 3 == 0) /* computes */
+            now += 0.004 * (double)(test_random(&seed) % 1000) / 1000;
+        now += 1e-6;
+        int left = 0;
+        for (int i = 0; i < n; i++)
+            if (arrives[i] <= now)
+                clb_replica_delivered(&r, bytes, now);
+            else
+                arrives[left++] = arrives[i];
+        n = left;
+        if (r.rate > speed * 1.3)
+            break;
+    }
+    CHECK_MSG(r.rate > 0.02 * speed && r.rate <= speed * 1.3, "%d reads of %lld bytes: %.3g B/s measured",
+              at_once, (long long)bytes, r.rate);
+}
+
+/* Decoding asks for the experts of one layer and computes before the next: no burst is long. */
+static void short_bursts_add_up_to_a_measurement(void)
+{
+    const double speeds[] = {4e9, 0.5e9, 3e9};
+    clb_replica r;
+    double now = 100;
+    clb_replica_init(&r, 1, now);
+    for (size_t k = 0; k < sizeof speeds / sizeof *speeds; k++) {
+        for (int burst = 0; burst < 100; burst++) {
+            for (int i = 0; i < 8; i++)
+                clb_replica_started(&r, MIB, now);
+            for (int i = 0; i < 8; i++) {
+                now += (double)MIB / speeds[k];
+                clb_replica_delivered(&r, MIB, now);
+            }
+            now += 0.003;
+        }
+        CHECK_MSG(near(r.rate, speeds[k], 0.05 * speeds[k]), "%.3g B/s measured of %.3g", r.rate, speeds[k]);
+    }
+}
+
 int main(void)
 {
     test_R158_the_split_follows_the_speed_of_the_drives(EXPERT_BYTES, 24);
@@ -297,5 +352,9 @@ int main(void)
     test_R160_a_partial_copy_is_read_for_what_it_holds();
     a_drive_that_changes_its_speed_changes_its_share();
     a_drive_that_nobody_needs_is_measured_from_time_to_time();
+    short_bursts_add_up_to_a_measurement();
+    completions_noticed_late_never_flatter_a_drive(MIB / 16, 2);
+    completions_noticed_late_never_flatter_a_drive(MIB, 3);
+    completions_noticed_late_never_flatter_a_drive(EXPERT_BYTES, 2);
     return test_report();
 }
