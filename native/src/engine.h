@@ -222,6 +222,9 @@ typedef struct {
     void *plan_memory;
     int32_t *cursor;
     struct clb_moe_plan *plan;
+    /* Guess for the layer after the one in work, most rows first. */
+    int32_t *ahead; /* [n_experts] */
+    int32_t n_ahead;
 } clb_chunk;
 
 struct colibri_session {

@@ -116,6 +116,7 @@ static void lay_out(const colibri_engine *engine, clb_chunk *chunk, uint8_t *bas
             carve(base, &used, clb_moe_plan_bytes(chunk->n, g->experts_per_token, g->n_experts));
         chunk->cursor = carve(base, &used, (size_t)g->n_experts * sizeof(int32_t));
         chunk->plan = carve(base, &used, sizeof *chunk->plan);
+        chunk->ahead = carve(base, &used, (size_t)g->n_experts * sizeof(int32_t));
     }
     chunk->bytes = used;
 }
@@ -352,6 +353,95 @@ static int32_t start_drafts(colibri_session *session, const clb_error *error)
     return clb_session_own(session, chunk->first, error);
 }
 
+/* ---- reading ahead ----------------------------------------------------------------------------- */
+
+/* Whether so many rows will touch nearly every expert of a layer. */
+static int touches_all(const colibri_engine *engine, int32_t rows)
+{
+    const colibri_geometry *g = &engine->geometry;
+    return (int64_t)rows * g->experts_per_token >= (int64_t)g->n_experts * SURE_TOKENS;
+}
+
+/* Runs the next layer's router one layer early over the whole chunk, so that what most rows will want is
+ * read while this layer computes. For chunks that will not touch all experts anyway; few rows guess as a
+ * decode step does. */
+static int32_t guess_ahead(colibri_session *session, const clb_error *error)
+{
+    colibri_engine *engine = session->engine;
+    const colibri_geometry *g = &engine->geometry;
+    clb_chunk *chunk = &session->chunk;
+    int32_t layer = chunk->layer + 1, k = g->experts_per_token, *rows_of = chunk->cursor;
+    clb_moe_layer moe;
+    chunk->n_ahead = 0;
+    if (!engine->store.streaming || engine->options.no_prefetch || layer >= g->n_layers ||
+        touches_all(engine, chunk->n) || !engine->family->moe(engine, layer, &moe))
+        return COLIBRI_OK;
+    if (chunk->n <= CLB_MAX_BATCH) {
+        clb_run all;
+        clb_batch batch = chunk_rows(session, &all, 0, chunk->n);
+        return clb_guess_next(engine, &batch, layer, error);
+    }
+    memset(rows_of, 0, (size_t)g->n_experts * sizeof *rows_of);
+    for (int32_t row = 0; row < chunk->n; row += SLICE_ROWS) {
+        int32_t n = chunk->n - row < SLICE_ROWS ? chunk->n - row : SLICE_ROWS;
+        clb_run run;
+        clb_batch rows = chunk_rows(session, &run, row, n);
+        clb_scratch_reset(&engine->scratch);
+        int32_t *ids = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)k * sizeof *ids);
+        float *weights = clb_scratch_get(&engine->scratch, (size_t)n * (size_t)k * sizeof *weights);
+        if (ids == NULL || weights == NULL)
+            return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for routing %" PRId32 " tokens", n);
+        int32_t status = engine->family->guess(engine, &rows, layer, ids, weights, error);
+        if (status != COLIBRI_OK)
+            return status;
+        for (int64_t i = 0; i < (int64_t)n * k; i++)
+            rows_of[ids[i]]++;
+    }
+    /* Most rows first, and in ascending order among equals. */
+    int32_t most = 0;
+    for (int32_t e = 0; e < g->n_experts; e++)
+        most = rows_of[e] > most ? rows_of[e] : most;
+    for (int32_t rows = most; rows > 0; rows--)
+        for (int32_t e = 0; e < g->n_experts; e++)
+            if (rows_of[e] == rows)
+                chunk->ahead[chunk->n_ahead++] = e;
+    return COLIBRI_OK;
+}
+
+/* Keeps the disk busy while something else is computed. A wide chunk touches nearly every expert of the next
+ * sparse layer, the MTP layer and the first one of the next chunk included; of a narrower one the guess is
+ * known while a layer's experts are computed and until the next layer asks. */
+static void read_ahead(const colibri_session *session)
+{
+    colibri_engine *engine = session->engine;
+    const colibri_geometry *g = &engine->geometry;
+    const clb_chunk *chunk = &session->chunk;
+    clb_store *store = &engine->store;
+    int asked = chunk->phase == CLB_PHASE_EXPERTS || chunk->phase == CLB_PHASE_FINISH;
+    int32_t layer = chunk->layer + asked, rest = session->pending - chunk->tokens, next = layer;
+    clb_moe_layer moe;
+    if (!store->streaming)
+        return;
+    while (next < g->n_layers + (engine->drafts > 0) && !engine->family->moe(engine, next, &moe))
+        next++;
+    if (next == g->n_layers + (engine->drafts > 0)) {
+        if (rest == 0)
+            return;
+        next = 0;
+        while (next < g->n_layers && !engine->family->moe(engine, next, &moe))
+            next++;
+        if (next < g->n_layers &&
+            touches_all(engine, rest < engine->prefill_chunk ? rest : engine->prefill_chunk))
+            clb_store_prefetch_sure(store, moe.store_layer, NULL, 0);
+    } else if (touches_all(engine, chunk->n)) {
+        clb_store_prefetch_sure(store, moe.store_layer, NULL, 0);
+    } else if (chunk->n_ahead > 0 && next == layer) {
+        clb_store_prefetch_sure(store, moe.store_layer, chunk->ahead, chunk->n_ahead);
+    } else {
+        clb_store_read_on(store);
+    }
+}
+
 static int32_t start_experts(colibri_session *session, const clb_moe_layer *moe, const clb_error *error)
 {
     colibri_engine *engine = session->engine;
@@ -361,7 +451,8 @@ static int32_t start_experts(colibri_session *session, const clb_moe_layer *moe,
                       chunk->ids, chunk->weights, chunk->cursor);
     memset(chunk->sum, 0, (size_t)chunk->n * (size_t)g->hidden * sizeof *chunk->sum);
     next_phase(chunk, CLB_PHASE_EXPERTS);
-    return clb_moe_announce(engine, moe, chunk->plan, 0, 0, error);
+    int32_t status = clb_moe_announce(engine, moe, chunk->plan, 0, 0, error);
+    return status == COLIBRI_OK ? guess_ahead(session, error) : status;
 }
 
 /* All rows of a phase are done: on to the next one, the next layer, or the end. */
@@ -451,24 +542,6 @@ static int32_t run_slice(colibri_session *session, step_limit *limit, const clb_
         clb_plant_nan(engine, &rows, layer);
     chunk->row += n;
     return chunk->row < chunk->n ? COLIBRI_OK : end_phase(session, &moe, sparse, error);
-}
-
-/* Keeps the disk busy while rows are computed: a wide chunk touches nearly every expert of the next
- * sparse layer, in ascending order. */
-static void read_ahead(const colibri_session *session)
-{
-    colibri_engine *engine = session->engine;
-    const colibri_geometry *g = &engine->geometry;
-    const clb_chunk *chunk = &session->chunk;
-    if (!engine->store.streaming ||
-        (int64_t)chunk->n * g->experts_per_token < (int64_t)g->n_experts * SURE_TOKENS)
-        return;
-    clb_moe_layer moe;
-    int32_t layer = chunk->layer + (chunk->phase == CLB_PHASE_EXPERTS || chunk->phase == CLB_PHASE_FINISH);
-    while (layer < g->n_layers && !engine->family->moe(engine, layer, &moe))
-        layer++;
-    if (layer < g->n_layers)
-        clb_store_prefetch_layer(&engine->store, moe.store_layer);
 }
 
 /* Takes up a chunk after other sessions' steps: one of them may share its KV blocks by now, and the store has

@@ -438,28 +438,34 @@ static void add_guess(clb_store *store, int32_t number)
         store->guesses[store->n_guesses++] = number;
 }
 
-void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n)
+static void prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n, int32_t kind)
 {
     if (!store->streaming || !store->options.prefetch)
         return;
     clb_store_collect(store, 0);
     /* Guesses for an earlier layer that were not started by now come too late. */
     store->n_guesses = 0;
-    store->guess_kind = CLB_GUESS_MAYBE;
+    store->guess_kind = kind;
     for (int32_t i = n - 1; i >= 0; i--)
-        add_guess(store, item_number(store, layer, experts[i]));
+        add_guess(store, item_number(store, layer, experts == NULL ? i : experts[i]));
     start_reads(store);
 }
 
-void clb_store_prefetch_layer(clb_store *store, int32_t layer)
+void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n)
 {
-    if (!store->streaming || !store->options.prefetch)
+    prefetch(store, layer, experts, n, CLB_GUESS_MAYBE);
+}
+
+void clb_store_prefetch_sure(clb_store *store, int32_t layer, const int32_t *experts, int32_t n)
+{
+    prefetch(store, layer, experts, experts == NULL ? store->n_experts : n, CLB_GUESS_SURE);
+}
+
+void clb_store_read_on(clb_store *store)
+{
+    if (!store->streaming)
         return;
     clb_store_collect(store, 0);
-    store->n_guesses = 0;
-    store->guess_kind = CLB_GUESS_SURE;
-    for (int32_t expert = store->n_experts - 1; expert >= 0; expert--)
-        add_guess(store, item_number(store, layer, expert));
     start_reads(store);
 }
 

@@ -177,8 +177,10 @@ void clb_store_release(clb_store *store, const clb_expert *expert);
 void clb_store_forget(clb_store *store);
 /* Guesses for a later layer, most probable first; they replace the guesses not started yet. */
 void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n);
-/* The same for all experts of a layer, in ascending order and of the SURE kind. */
-void clb_store_prefetch_layer(clb_store *store, int32_t layer);
+/* The same of the SURE kind, first wanted first; NULL = all experts of the layer, ascending. */
+void clb_store_prefetch_sure(clb_store *store, int32_t layer, const int32_t *experts, int32_t n);
+/* Goes on reading what is asked for or guessed, without waiting: between two slices of work. */
+void clb_store_read_on(clb_store *store);
 /* One decode step has begun: the clock of heat. */
 void clb_store_tick(clb_store *store);
 /* Decode steps that asked for an expert; layer as in clb_store_slot. Any thread. */
