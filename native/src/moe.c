@@ -117,14 +117,26 @@ static void finish_rows(void *context, int32_t begin, int32_t end, int worker)
 
 /* ---- computing ----------------------------------------------------------------------------- */
 
-/* Runs the given experts over their rows: out[slot - slot0]. */
+/* Slots of an expert. */
+typedef struct {
+    int32_t first, n;
+} part;
+
+static part part_of(const clb_moe_plan *plan, int32_t id, int32_t slot0, int32_t slot1)
+{
+    int32_t first = plan->first[id] > slot0 ? plan->first[id] : slot0;
+    int32_t end = plan->first[id + 1] < slot1 ? plan->first[id + 1] : slot1;
+    return (part){first, end > first ? end - first : 0};
+}
+
+/* Runs the given experts over those of their slots that lie in [slot0, slot1): out[slot - base]. */
 static int32_t compute(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
                        const clb_expert *const *experts, const int32_t *ids, int32_t n, int32_t slot0,
-                       const float *h, float *out, const clb_error *error)
+                       int32_t slot1, int32_t base, const float *h, float *out, const clb_error *error)
 {
-    int32_t ffn = layer->ffn, hidden = layer->hidden, rows = 0;
+    int32_t ffn = layer->ffn, hidden = layer->hidden, rows = 0, n_jobs = 0;
     for (int32_t i = 0; i < n; i++)
-        rows += plan->first[ids[i] + 1] - plan->first[ids[i]];
+        rows += part_of(plan, ids[i], slot0, slot1).n;
     clb_job *jobs = clb_scratch_get(&engine->scratch, (size_t)(2 * n) * sizeof *jobs);
     float *gate = clb_scratch_get(&engine->scratch, (size_t)rows * (size_t)ffn * sizeof *gate);
     float *up = clb_scratch_get(&engine->scratch, (size_t)rows * (size_t)ffn * sizeof *up);
@@ -132,31 +144,29 @@ static int32_t compute(colibri_engine *engine, const clb_moe_layer *layer, const
         return no_memory(error, plan->n);
     int64_t at = 0;
     for (int32_t i = 0; i < n; i++) {
-        int32_t slot = plan->first[ids[i]], m = plan->first[ids[i] + 1] - slot;
-        jobs[2 * i] =
-            (clb_job){&experts[i]->gate, h, hidden, plan->slot_row + slot, m, gate + at * ffn, ffn, 0};
-        jobs[2 * i + 1] =
-            (clb_job){&experts[i]->up, h, hidden, plan->slot_row + slot, m, up + at * ffn, ffn, 0};
-        at += m;
+        part p = part_of(plan, ids[i], slot0, slot1);
+        const int32_t *index = plan->slot_row + p.first;
+        if (p.n == 0)
+            continue;
+        jobs[n_jobs++] = (clb_job){&experts[i]->gate, h, hidden, index, p.n, gate + at * ffn, ffn, 0};
+        jobs[n_jobs++] = (clb_job){&experts[i]->up, h, hidden, index, p.n, up + at * ffn, ffn, 0};
+        at += p.n;
     }
-    int32_t status = clb_run_jobs(engine, jobs, 2 * n, error);
+    int32_t status = clb_run_jobs(engine, jobs, n_jobs, error);
     if (status != COLIBRI_OK)
         return status;
     clb_swiglu_rows(engine, gate, gate, up, rows, ffn);
     at = 0;
+    n_jobs = 0;
     for (int32_t i = 0; i < n; i++) {
-        int32_t slot = plan->first[ids[i]], m = plan->first[ids[i] + 1] - slot;
-        jobs[i] = (clb_job){&experts[i]->down,
-                            gate + at * ffn,
-                            ffn,
-                            NULL,
-                            m,
-                            out + (int64_t)(slot - slot0) * hidden,
-                            hidden,
-                            0};
-        at += m;
+        part p = part_of(plan, ids[i], slot0, slot1);
+        float *y = out + (int64_t)(p.first - base) * hidden;
+        if (p.n == 0)
+            continue;
+        jobs[n_jobs++] = (clb_job){&experts[i]->down, gate + at * ffn, ffn, NULL, p.n, y, hidden, 0};
+        at += p.n;
     }
-    return clb_run_jobs(engine, jobs, n, error);
+    return clb_run_jobs(engine, jobs, n_jobs, error);
 }
 
 static int32_t shared_expert(colibri_engine *engine, const clb_moe_layer *layer, const float *h, int32_t n,
@@ -214,7 +224,7 @@ int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const cl
             status = -ready;
             break;
         }
-        status = compute(engine, layer, plan, experts, numbers, ready, 0, h, out, error);
+        status = compute(engine, layer, plan, experts, numbers, ready, 0, n_slots, 0, h, out, error);
         for (int32_t i = 0; i < ready; i++)
             clb_store_release(&engine->store, experts[i]);
     }
@@ -261,13 +271,18 @@ int32_t clb_moe_group(colibri_engine *engine, const clb_moe_layer *layer, const 
         rows += plan->first[ids[n] + 1] - plan->first[ids[n]];
         n++;
     }
-    if (n > 0 && status == COLIBRI_OK) {
-        int32_t slot0 = plan->first[ids[0]], slot1 = plan->first[ids[n - 1] + 1];
-        float *out = clb_scratch_get(&engine->scratch, (size_t)rows * (size_t)layer->hidden * sizeof *out);
+    int32_t end = n > 0 ? plan->first[ids[n - 1] + 1] : 0;
+    /* An expert that nearly every row wants comes in pieces, so that outputs stay small. */
+    for (int32_t slot = n > 0 ? plan->first[ids[0]] : 0; slot < end && status == COLIBRI_OK;) {
+        int32_t stop = end - slot > CLB_PIECE_ROWS ? slot + CLB_PIECE_ROWS : end;
+        clb_scratch_reset(&engine->scratch);
+        float *out =
+            clb_scratch_get(&engine->scratch, (size_t)(stop - slot) * (size_t)layer->hidden * sizeof *out);
         status = out == NULL ? no_memory(error, plan->n)
-                             : compute(engine, layer, plan, experts, ids, n, slot0, h, out, error);
+                             : compute(engine, layer, plan, experts, ids, n, slot, stop, slot, h, out, error);
         if (status == COLIBRI_OK)
-            status = accumulate(engine, plan, slot0, slot1, out, sum, layer->hidden, error);
+            status = accumulate(engine, plan, slot, stop, out, sum, layer->hidden, error);
+        slot = stop;
     }
     for (int32_t i = 0; i < n; i++)
         clb_store_release(&engine->store, experts[i]);

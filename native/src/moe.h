@@ -15,6 +15,8 @@
 /* A prefill group ends at the first of these: enough rows to fill the team, little enough scratch. */
 #define CLB_GROUP_EXPERTS 32
 #define CLB_GROUP_ROWS 512
+/* Most rows whose outputs are held at once: a full group and an expert of common size. */
+#define CLB_PIECE_ROWS 1024
 
 /* Which rows each expert has. */
 typedef struct clb_moe_plan {
@@ -46,8 +48,8 @@ int32_t clb_moe_run(colibri_engine *engine, const clb_moe_layer *layer, const cl
 int32_t clb_moe_announce(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
                          int32_t from, int again, const clb_error *error);
 /* Computes the next few announced experts, at most `most` of them and little more than `most_rows` rows, and
- * adds them to sum [n][hidden]. *next becomes the number of the first expert not yet done;
- * plan->n_experts when all are. */
+ * adds them to sum [n][hidden]; takes the engine's scratch anew. *next becomes the number of the first expert
+ * not yet done; plan->n_experts when all are. */
 int32_t clb_moe_group(colibri_engine *engine, const clb_moe_layer *layer, const clb_moe_plan *plan,
                       const float *h, float *sum, int32_t *next, int32_t most, int32_t most_rows,
                       const clb_error *error);

@@ -133,9 +133,10 @@ int64_t clb_slice_bytes(const colibri_engine *engine, int32_t tokens)
     const colibri_geometry *g = &engine->geometry;
     if (tokens < CLB_MAX_BATCH)
         tokens = CLB_MAX_BATCH; /* of a decode step */
-    int64_t rows = tokens < SLICE_ROWS ? tokens : SLICE_ROWS;
-    /* Every token may want the same expert, on top of a group that is nearly full (moe.c). */
-    int64_t experts = g->n_experts > 0 ? (rows + tokens) * (2 * (int64_t)g->expert_ffn + g->hidden) : 0;
+    int64_t rows = tokens < SLICE_ROWS ? tokens : SLICE_ROWS, slots = (int64_t)tokens * g->experts_per_token;
+    if (slots > CLB_PIECE_ROWS)
+        slots = CLB_PIECE_ROWS;
+    int64_t experts = g->n_experts > 0 ? slots * (2 * (int64_t)g->expert_ffn + g->hidden) : 0;
     int64_t widest = rows * engine->family->row_floats(g);
     if (experts > widest)
         widest = experts;
