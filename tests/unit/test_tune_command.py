@@ -23,7 +23,7 @@ from colibri.cli import tune as command
 from colibri.engine.protocol import EngineInfo
 from colibri.errors import EngineFailure, ResourceError
 from colibri.hardware import checkup, memory, processes
-from colibri.models import synthetic, tune_run
+from colibri.models import synthetic, tune_run, usage
 from colibri.models.model import open_model
 from colibri.models.synthetic import Shape
 from colibri.models.tune import Candidate, Measurement
@@ -43,8 +43,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runner(model: Path, budget: int = 0, **changed: Any) -> tune_run.Runner:
     chosen = dataclasses.replace(Settings(ctx=256, threads=1), **changed)
     tokenizer = open_model(model).tokenizer
+    state = model.parent / "state"
+    state.mkdir(exist_ok=True)
     return tune_run.Runner(
-        lambda changes: command._engine(dataclasses.replace(chosen, **changes), model, budget),
+        lambda changes: command._engine(
+            dataclasses.replace(chosen, **changes), model, budget, state
+        ),
         tokenizer,
         budget,
     )
@@ -70,6 +74,30 @@ def test_every_setting_that_is_tried_gives_the_same_answer(model: Path) -> None:
     assert run.info.context == 256
     size = (model / "packed-00000.safetensors").stat().st_size
     assert size > 1.5 * BUDGET >= 1.5 * run.info.weight_bytes, "experts come from disk"
+
+
+def test_nothing_is_learnt_from_runs_and_each_starts_with_what_is_known(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = model / usage.NAME
+    known.write_text("-1 4 64\n-2 1 3815245270\n2 5 100\n")
+    started: list[str] = []
+    real = tune_run.Runner._job
+
+    def look(self: tune_run.Runner, client: Any) -> Measurement:
+        started.append((model.parent / "state" / usage.NAME).read_text())
+        return real(self, client)
+
+    monkeypatch.setattr(tune_run.Runner, "_job", look)
+    run = runner(model, budget=BUDGET)
+    try:
+        run({})
+        run({"threads": 2})
+        assert started == [known.read_text()] * 2
+        assert known.read_text() == "-1 4 64\n-2 1 3815245270\n2 5 100\n"
+        assert (model.parent / "state" / usage.NAME).read_text() != known.read_text()
+    finally:
+        known.unlink()
 
 
 def test_the_work_grows_until_it_can_be_timed_and_stays_inside_the_context(

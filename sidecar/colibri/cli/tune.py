@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from colibri.settings import Settings
 
 if TYPE_CHECKING:
     from colibri.engine.client import EngineClient
+    from colibri.models.model import Model
     from colibri.models.tune import Outcome, Plan
     from colibri.models.tune_run import Runner
 
@@ -59,8 +62,7 @@ def tune(
 
     Stop with Ctrl-C at any time; nothing is changed before the end.
     """
-    from colibri.models import tune as tuning  # noqa: PLC0415 - imported when it runs
-    from colibri.models import tune_run  # noqa: PLC0415
+    from colibri.models import tune_run  # noqa: PLC0415 - imported when it runs
     from colibri.models.model import open_model  # noqa: PLC0415 - reads headers, tokenizer
 
     chosen = resolved.settings
@@ -69,12 +71,35 @@ def tune(
     folder = model_folder(chosen)
     opened = open_model(folder, [Path(name).expanduser().absolute() for name in chosen.mirrors])
     progress = _Progress(quiet)
-    budget = _budget(progress)
-    runner = tune_run.Runner(
-        lambda changes: _engine(dataclasses.replace(chosen, **changes), folder, budget),
-        opened.tokenizer,
-        budget,
-    )
+    budget = _budget(chosen, progress)
+    with tempfile.TemporaryDirectory(prefix="colibri-tune-") as state:
+        runner = tune_run.Runner(
+            lambda changes: _engine(
+                dataclasses.replace(chosen, **changes), folder, budget, Path(state)
+            ),
+            opened.tokenizer,
+            budget,
+        )
+        outcome, work_plan = _measure(runner, chosen, opened, budget, minutes, progress)
+    written = _apply(outcome.chosen) if apply and outcome.chosen else None
+    if as_json:
+        report = _report(outcome, work_plan, runner, budget, written)
+        click.echo(json.dumps(report, indent=2, allow_nan=False))
+    else:
+        _show(outcome, work_plan, written, resolved)
+
+
+def _measure(
+    runner: Runner,
+    chosen: Settings,
+    opened: Model,
+    budget: int,
+    minutes: float,
+    progress: _Progress,
+) -> tuple[Outcome, Plan]:
+    """Finds the size of the work, then what fits into the time, then who wins."""
+    from colibri.models import tune as tuning  # noqa: PLC0415
+
     for work in runner.size_up(60 * minutes * _RUN_SHARE):
         progress.say(f"trying a prompt of {work.prompt} and {work.generated} generated tokens")
     weights = sum(item.bytes + item.scale_bytes for item in opened.tensors)
@@ -85,13 +110,7 @@ def tune(
         drafts=opened.geometry.n_mtp_layers > 0,
     )
     work_plan = tuning.plan(wanted, runner.wall_seconds, 60 * minutes)
-    outcome = tuning.tune(runner, work_plan, progress)
-    written = _apply(outcome.chosen) if apply and outcome.chosen else None
-    if as_json:
-        report = _report(outcome, work_plan, runner, budget, written)
-        click.echo(json.dumps(report, indent=2, allow_nan=False))
-    else:
-        _show(outcome, work_plan, written, resolved)
+    return tuning.tune(runner, work_plan, progress), work_plan
 
 
 class _Progress:
@@ -111,7 +130,7 @@ class _Progress:
             click.echo(text, err=True)
 
 
-def _budget(progress: _Progress) -> int:
+def _budget(chosen: Settings, progress: _Progress) -> int:
     """Bytes for every run; tells once when much of the machine is taken by others."""
     from colibri.hardware import checkup  # noqa: PLC0415
     from colibri.models import tune_run  # noqa: PLC0415
@@ -129,11 +148,29 @@ def _budget(progress: _Progress) -> int:
     return budget
 
 
-def _engine(chosen: Settings, folder: Path, budget: int) -> EngineClient:
+def _engine(chosen: Settings, folder: Path, budget: int, state: Path) -> EngineClient:
+    """An engine process as a server would have it, with the wanted budget.
+
+    What is learnt about the model goes to `state`, which starts each time with what is known now:
+    runs must be alike, and nothing is to be learnt from them.
+    """
     from colibri.engine.child import ChildSpec  # noqa: PLC0415
     from colibri.engine.process import ProcessEngine  # noqa: PLC0415
+    from colibri.models import usage  # noqa: PLC0415
 
-    options = {**engine_options(chosen, folder), "memory_budget": budget}
+    for old in state.iterdir():
+        if old.is_file():
+            old.unlink()
+    known = usage.place(folder, chosen.state_dir)
+    if known.is_file():
+        shutil.copyfile(known, state / usage.NAME)
+    options = {
+        **engine_options(chosen, folder),
+        "memory_budget": budget,
+        "ram": f"{budget}B" if budget else "",
+        "state_dir": str(state),
+        "trace": None,
+    }
     return ProcessEngine(
         ChildSpec(factory="colibri.models.backend:open_backend", options=options, log_level="error")
     )
