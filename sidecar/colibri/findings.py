@@ -103,6 +103,11 @@ def is_device_error(failure: BaseException | None) -> bool:
     return False
 
 
+def device_hint(failure: BaseException) -> str | None:
+    """What to do about a failing device; None for any other failure."""
+    return KEEP_FILES if is_device_error(failure) else None
+
+
 def from_os_error(failure: OSError, where: str) -> Finding:
     """The finding for a file operation that failed."""
     said = failure.strerror or str(failure)

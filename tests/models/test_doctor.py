@@ -12,6 +12,7 @@ import random
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -243,6 +244,24 @@ def test_R157_an_unplugged_drive_is_found_by_the_quick_look_too(model: Path) -> 
         device = next(item for item in errors(report.findings) if item.kind == "device")
         assert "at byte 0" in device.what
         assert "do not download again" in device.fix
+
+
+@pytest.mark.parametrize("name", ["config.json", "out-00003.safetensors"])
+def test_R157_opening_a_model_on_a_failing_disk_says_what_not_to_do(
+    name: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.open
+
+    def dying(self: Path, *arguments: Any, **named: Any) -> Any:
+        if self.name == name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", dying)
+    with pytest.raises(ModelError) as refused:
+        container.open_folder(model)
+    assert name in str(refused.value.where)
+    assert "do not download again" in str(refused.value.hint)
 
 
 def test_a_folder_that_cannot_be_listed_is_a_device_problem(

@@ -17,6 +17,7 @@ from colibri.engine.table import Format, Geometry, Tensor
 from colibri.errors import ModelError
 from colibri.families import Family, TensorSpec, detect
 from colibri.families.values import ConfigReader, parse_object, show
+from colibri.findings import device_hint
 from colibri.models import formats, fused, manifest, mirror, missing, packed
 from colibri.models.formats import Candidates, Quantized
 from colibri.models.mirror import Place
@@ -83,7 +84,9 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ModelError(
-            f"the file cannot be read: {error.strerror or error}.", where=str(path)
+            f"the file cannot be read: {error.strerror or error}.",
+            where=str(path),
+            hint=device_hint(error),
         ) from error
 
 

@@ -29,6 +29,7 @@ from colibri.engine.table import Format, Layout, Tensor
 from colibri.errors import ModelError
 from colibri.families.base import MAX_COLS, MAX_ROWS
 from colibri.families.values import ConfigReader, parse_object, show
+from colibri.findings import device_hint
 from colibri.models import formats
 
 INDEX_NAME: Final = "colibri.json"
@@ -81,7 +82,9 @@ def read_index(folder: Path, mirrors: Sequence[Path] = ()) -> Index:
         data = path.read_bytes()
     except OSError as error:
         raise ModelError(
-            f"the file cannot be read: {error.strerror or error}.", where=where
+            f"the file cannot be read: {error.strerror or error}.",
+            where=where,
+            hint=device_hint(error),
         ) from error
     reader = ConfigReader(parse_object(data, where), where)
     if reader.string("format") != FORMAT_NAME:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from colibri.errors import ModelError
 from colibri.families.values import parse_object, show
+from colibri.findings import device_hint
 
 # Bits per element of every dtype that the format defines.
 DTYPE_BITS: Final = {
@@ -82,7 +83,9 @@ def read_header(path: Path, file: int = 0) -> tuple[list[Entry], dict[str, str]]
             raw = stream.read(length)
     except OSError as error:
         raise ModelError(
-            f"the file cannot be read: {error.strerror or error}.", where=where
+            f"the file cannot be read: {error.strerror or error}.",
+            where=where,
+            hint=device_hint(error),
         ) from error
     if len(raw) < length:
         raise ModelError(
