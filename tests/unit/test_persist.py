@@ -16,7 +16,8 @@ from colibri.engine import fake
 from colibri.engine.fake import BLOCK_BYTES, BLOCK_TOKENS, FakeBackend, Options, Script
 from colibri.engine.protocol import Accepted, Cancel, Done, Event, Failed, Stop, Submit, Tokens
 from colibri.engine.worker import Worker
-from colibri.kv.disk import FOLDER, Disk
+from colibri.kv.disk import Disk
+from colibri.kv.inventory import STORE_NAME
 
 TIMEOUT = 20
 BUDGET = 1 << 24
@@ -112,11 +113,11 @@ def test_a_killed_server_has_what_was_written_by_then(tmp_path: Path) -> None:
     first.wait_saved()
     # No stop: the folder as a killed process leaves it, its lock included.
     copy = tmp_path / "copy"
-    (copy / FOLDER).mkdir(parents=True)
-    for path in (tmp_path / FOLDER).iterdir():
-        (copy / FOLDER / path.name).write_bytes(path.read_bytes())
+    (copy / STORE_NAME).mkdir(parents=True)
+    for path in (tmp_path / STORE_NAME).iterdir():
+        (copy / STORE_NAME / path.name).write_bytes(path.read_bytes())
     first.stop()
-    for lock in (copy / FOLDER).glob("*lock*"):
+    for lock in (copy / STORE_NAME).glob("*lock*"):
         lock.write_text("1")
     second = Server(copy)
     try:
@@ -161,7 +162,7 @@ def test_a_damaged_block_is_computed_again(tmp_path: Path) -> None:
     prompt = SYSTEM * 5
     first.cached(prompt)
     first.stop()
-    (segment,) = (p for p in (tmp_path / FOLDER).iterdir() if p.stat().st_size > 3 * 8192)
+    (segment,) = (p for p in (tmp_path / STORE_NAME).iterdir() if p.stat().st_size > 3 * 8192)
     data = bytearray(segment.read_bytes())
     data[4096 + 5 * 8192 + 4096 + 17] ^= 1  # in the payload of the sixth block
     segment.write_bytes(data)

@@ -109,6 +109,7 @@ def engine_options(chosen: Settings, folder: Path) -> dict[str, Any]:
         "drafts": chosen.drafts,
         "prefill_chunk": chosen.prefill_chunk,
         "state_dir": chosen.state_dir,
+        "prefix_store_gb": chosen.prefix_store_gb,
         "trace": chosen.trace and str(Path(chosen.trace).absolute()),
     }
 

@@ -23,6 +23,7 @@ from colibri.hardware import memory
 from colibri.kv.disk import Disk
 from colibri.models import mirror
 from colibri.models.draft_choice import AUTO, NO_MTP_LAYER, costs_residence, drafts_wanted
+from colibri.models.kv_disk import open_disk
 from colibri.models.learning import Learning
 from colibri.models.mirror import Place
 from colibri.models.model import Model, open_model
@@ -53,6 +54,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     drafts: str = "auto"
     prefill_chunk: int = 0
     state_dir: str | None = None
+    prefix_store_gb: float | None = 0
     trace: str | None = None
 
 
@@ -183,7 +185,9 @@ class NativeBackend:
         self._tokenizer = model.text.tokenizer
         self.end_ids = model.text.end_ids
         self.info = self._describe(model, budget)
-        self.disk: Disk | None = None
+        self.disk: Disk | None = open_disk(
+            self._engine, model.files, options.state_dir, options.prefix_store_gb
+        )
         self._learning: Learning | None = None
         if model.geometry.n_experts > 0:
             try:
