@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colibri.kv import files, slots
@@ -45,6 +45,7 @@ def test_a_slot_is_saved_and_found_again(tmp_path: Path) -> None:
     assert names == [".coli_kv", ".coli_kv.15"]
 
 
+@settings(deadline=None)
 @given(
     tokens=st.lists(st.integers(0, (1 << 32) - 1), max_size=40),
     draft=st.binary(max_size=50),

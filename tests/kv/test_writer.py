@@ -187,7 +187,7 @@ def timed(rate: float, decoding: bool, blocks: int = 10) -> tuple[FakeTime, Slow
     return time, slow
 
 
-def test_while_a_decode_runs_writing_takes_two_percent_of_the_time() -> None:
+def test_while_a_decode_runs_writing_takes_one_percent_of_the_time() -> None:
     time, slow = timed(rate=1e12, decoding=True)
     worked = 11 * 4 * 0.010
     assert len(slow.order) == 11
@@ -211,7 +211,7 @@ def test_a_decode_that_ends_ends_the_rest() -> None:
     writer.decode_started()
     writer.decode_started()
     writer.on_rest = writer.decode_ended
-    # Ten seconds of work would be eight minutes of rest.
+    # Ten seconds of work would be a quarter of an hour of rest.
     time.work_seconds = 10.0
     slow.may.set()
     written = threading.Event()

@@ -7,9 +7,10 @@ reading, and not for what is worth storing.
                                           [a decode runs: at most DUTY of the time] -> store.put
 
 While a decode runs the thread measures how long each piece of work took, the wait for the device
-included, and rests about fifty times as long. If its work stopped the decode altogether, that would
-cost 2 %; it does so only where both want the same disk. A block that does not fit into the queue
-is refused, not an older one: blocks build on those before them.
+included, and rests about a hundred times as long. If its work stopped the decode altogether, that
+would cost 1 %; the limit is 3 %, and a device may be busy a while after it said that it was done. A
+block that does not fit into the queue is refused, not an older one: blocks build on those before
+them.
 
 Errors of the disk end in the store; anything else is logged and the thread goes on. Threads:
 every method from any thread.
@@ -31,7 +32,7 @@ from colibri.kv.store import PrefixStore
 log = logging.getLogger(__name__)
 
 # Share of the time that writing may take while a decode runs.
-DUTY: Final = 0.02
+DUTY: Final = 0.01
 # Bytes a second with nobody decoding: what a SATA disk takes without a queue building up.
 DEFAULT_RATE: Final = 300_000_000
 DEFAULT_QUEUE_BYTES: Final = 256 << 20
