@@ -13,7 +13,7 @@ static const float half_lives[CLB_SCALES - 1] = {1, 4, 16, 64, 512};
 static const float first_weights[CLB_FEATURES] = {0.05f, 0.1f, 0.15f, 0.2f, 0.2f, 0.3f, 0};
 /* Steps that the mean over everything starts with: little without a past, and never so much that a past
  * outweighs what is seen now for long. */
-#define LEAST_PRIOR 8.0f
+#define LEAST_PRIOR 2.0f
 #define MOST_PRIOR 1024.0f
 /* Experts learnt from per step, at most about this many. */
 #define SAMPLE 2048
