@@ -237,10 +237,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
     }
     char err[256];
-    int64_t weight_bytes;
-    int64_t kv_bytes;
+    colibri_plan plan = {.struct_size = sizeof plan};
     colibri_engine *engine = NULL;
-    colibri_engine_plan(&options, &m->geometry, m->tensors, m->n, &weight_bytes, &kv_bytes, err, sizeof err);
+    int32_t planned = colibri_engine_plan(&options, &m->geometry, m->tensors, m->n, &plan, err, sizeof err);
     int32_t status =
         colibri_engine_open(&options, &m->geometry, &path, 1, m->tensors, m->n, &engine, err, sizeof err);
     if (status == COLIBRI_OK) {
@@ -248,6 +247,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         colibri_engine_close(engine);
     } else if (engine != NULL || err[0] == 0) {
         abort(); /* a refusal has a sentence and leaves nothing behind */
+    }
+    if (status == COLIBRI_OK && (planned != COLIBRI_OK || !plan.fits)) {
+        abort(); /* planning and opening agree */
     }
     free(m);
     return 0;

@@ -175,7 +175,7 @@ typedef struct {
     int32_t pin_threads;   /* 1 = pin workers to cores */
     int32_t context;       /* most tokens a session may hold; 0 = max_position */
     int32_t prefill_chunk; /* tokens computed together in prefill; 0 = engine's choice */
-    int64_t memory_budget; /* most bytes the engine may hold (weights, KV, scratch); 0 = no limit */
+    int64_t memory_budget; /* most bytes for the engine and caller_bytes together; 0 = no limit */
     int32_t fault;         /* tests only: plants a numbered fault, see src/fault.h; 0 = none */
     int32_t sessions;      /* sessions whose full context the budget must hold; 0 = 1 */
     /* Where routed experts live. With everything inside the budget they are all resident; else they
@@ -191,7 +191,47 @@ typedef struct {
      * size and header is left out. Which copy is read never changes a token. */
     const char *const *mirror_paths;
     int32_t n_mirrors; /* at most 31 */
+    int64_t caller_bytes; /* part of memory_budget that the caller's own processes hold */
 } colibri_engine_options;
+
+/* Experts of one size. */
+typedef struct {
+    int64_t slot_bytes; /* memory that one of them takes in the cache */
+    int64_t experts;    /* of the model */
+    int64_t slots;      /* that the cache holds together; all of them when resident */
+} colibri_plan_class;
+
+/* Where the memory of an engine goes, all sizes as allocated. Opening computes the same and holds it:
+ * total_bytes = caller + dense + experts or cache + staging + tables + sessions + prefill + work. */
+typedef struct {
+    uint32_t struct_size;
+    int32_t fits;      /* 1 = opening would accept these options */
+    int32_t streaming; /* 1 = experts come from disk through a cache */
+    int32_t context;   /* tokens of a session */
+    int32_t sessions;
+    int32_t threads;
+    int32_t prefill_chunk;      /* tokens of a prompt computed together */
+    int32_t n_classes;          /* of experts by size; the first 8 are listed */
+    int64_t budget;             /* as given, 0 = no limit */
+    int64_t caller_bytes;       /* as given */
+    int64_t dense_bytes;        /* weights that stay in memory */
+    int64_t expert_bytes;       /* all routed experts if they were resident */
+    int64_t cache_bytes;        /* slots of the expert cache; 0 when resident */
+    int64_t staging_bytes;      /* reads in flight */
+    int64_t table_bytes;        /* lists of tensors and experts */
+    int64_t sessions_bytes;     /* all sessions with a full context */
+    int64_t prefill_bytes;      /* chunks of all sessions and the temporaries of one slice */
+    int64_t work_bytes;         /* buffers of threads and decode steps, the engine's own code */
+    int64_t total_bytes;        /* most that is held at any time */
+    int64_t kv_bytes_per_token; /* exact size over all layers */
+    int64_t session_bytes;      /* one session with a full context */
+    int64_t largest_expert;     /* bytes of the largest slot */
+    int64_t least_budget;       /* from here on these options open, experts streaming if there are any */
+    int64_t resident_budget;    /* from here on everything is resident */
+    int32_t largest_context;    /* longest that fits this budget, 0 = none */
+    int32_t most_sessions;      /* that fit this budget with this context, 0 = none */
+    colibri_plan_class classes[8];
+} colibri_plan;
 
 typedef struct colibri_engine colibri_engine;
 typedef struct colibri_session colibri_session;
@@ -299,10 +339,11 @@ int32_t colibri_weight_unpack(int32_t format, int32_t group, int64_t rows, int64
 int32_t colibri_engine_open(const colibri_engine_options *options, const colibri_geometry *geometry,
                             const char *const *paths, int32_t n_paths, const colibri_tensor *tensors,
                             int64_t n_tensors, colibri_engine **out, char *err, size_t err_len);
-/* Bytes that opening would hold, and KV bytes per token, without reading any data. */
+/* What opening with these options would hold, without reading any data. Options that do not fit are no
+ * error: out->fits says so, and the last fields what would. */
 int32_t colibri_engine_plan(const colibri_engine_options *options, const colibri_geometry *geometry,
-                            const colibri_tensor *tensors, int64_t n_tensors, int64_t *weight_bytes,
-                            int64_t *kv_bytes_per_token, char *err, size_t err_len);
+                            const colibri_tensor *tensors, int64_t n_tensors, colibri_plan *out, char *err,
+                            size_t err_len);
 /* All sessions must be closed first; NULL is allowed. */
 void colibri_engine_close(colibri_engine *engine);
 void colibri_engine_snapshot(const colibri_engine *engine, colibri_engine_snapshot_t *out);

@@ -6,14 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "budget.h"
 #include "os.h"
 #include "session.h"
 
-/* Tokens of a prefill chunk when every weight is resident: wide enough for the GEMM's peak, small
- * enough that activations stay near the caches. */
-#define DEFAULT_CHUNK 512
 #define MAX_CHUNK 16384
-#define MAX_STREAMING_CHUNK 4096
+/* No machine has more memory; keeps sums from overflowing. */
+#define MAX_BYTES (INT64_C(1) << 52)
 
 const clb_family *clb_family_of_tests;
 
@@ -74,9 +73,10 @@ static int32_t check_options(const colibri_engine_options *o, const clb_error *e
     if (o->drafts < 0 || o->drafts > CLB_MAX_DRAFTS)
         return clb_fail(error, COLIBRI_ERROR_INVALID, "options: drafts = %" PRId32 " is outside 0..%d",
                         o->drafts, CLB_MAX_DRAFTS);
-    if (o->context < 0 || o->memory_budget < 0)
+    if (o->context < 0 || o->memory_budget < 0 || o->caller_bytes < 0 || o->memory_budget > MAX_BYTES ||
+        o->caller_bytes > MAX_BYTES)
         return clb_fail(error, COLIBRI_ERROR_INVALID,
-                        "options: context and memory_budget cannot be negative");
+                        "options: context, memory_budget or caller_bytes is out of range");
     return COLIBRI_OK;
 }
 
@@ -176,7 +176,6 @@ static int32_t configure(colibri_engine *engine, const colibri_engine_options *o
     if (engine->options.precision == COLIBRI_PRECISION_F32)
         engine->kernels = clb_kernels_reference();
     engine->kv_f32 = engine->options.precision == COLIBRI_PRECISION_F32;
-    engine->prefill_chunk = engine->options.prefill_chunk > 0 ? engine->options.prefill_chunk : DEFAULT_CHUNK;
     engine->context = engine->options.context > 0 ? engine->options.context : g->max_position;
     if (engine->context > g->max_position)
         return clb_fail(error, COLIBRI_ERROR_INVALID,
@@ -225,26 +224,7 @@ static int32_t make_inv_freq(colibri_engine *engine, const clb_error *error)
 static int32_t make_buffers(colibri_engine *engine, const clb_error *error)
 {
     const colibri_geometry *g = &engine->geometry;
-    const clb_kernels *k = engine->kernels;
-    int64_t bytes = 64;
-    if (g->head_dim > 0 && g->kv_lora == 0) {
-        int32_t dim = (g->head_dim + 15) / 16 * 16,
-                group = g->n_kv_heads > 0 ? g->n_heads / g->n_kv_heads : 1;
-        bytes = k->gqa_scratch(dim, group);
-        /* Output and softmax state of one tile of tokens (family_llama.c). */
-        bytes += (int64_t)CLB_SPAN * group * (dim * 4 + (int64_t)sizeof(clb_softmax)) + 256;
-    }
-    if (g->kv_lora > 0) {
-        bytes = k->mla_scratch(g->n_heads, g->kv_lora, g->qk_rope) + 256;
-        if (g->index_topk > 0)
-            bytes += k->index_scratch(g->index_heads, g->index_dim) + (int64_t)engine->context * 4 + 1024;
-    }
-    int64_t route = (2 * (int64_t)g->n_experts + 2 * (int64_t)g->n_group) * (int64_t)sizeof(float);
-    if (bytes < route)
-        bytes = route;
-    if (bytes < engine->gqa_bytes)
-        bytes = engine->gqa_bytes;
-    engine->worker_bytes = (bytes + 4095) / 4096 * 4096;
+    engine->worker_bytes = clb_worker_bytes(engine, engine->context);
     int workers = clb_pool_threads(engine->pool);
     engine->worker_scratch = clb_os_alloc((size_t)(engine->worker_bytes * workers));
     engine->decode_x = clb_os_alloc((size_t)CLB_MAX_BATCH * (size_t)g->hidden * sizeof(float));
@@ -257,80 +237,29 @@ static int32_t make_buffers(colibri_engine *engine, const clb_error *error)
     return COLIBRI_OK;
 }
 
-/* Bytes that depend neither on where experts live nor on the chunk: dense weights, full sessions, work
- * buffers, the tables of a streaming engine. */
-static int64_t fixed_bytes(const colibri_engine *engine, const clb_loader *loader)
-{
-    const colibri_geometry *g = &engine->geometry;
-    int64_t sessions = clb_sessions(engine), rows = 1 + engine->drafts;
-    int64_t blocks = (engine->context + CLB_SPAN - 1) / CLB_SPAN;
-    int64_t logits = rows * g->vocab * (int64_t)sizeof(float);
-    int64_t hidden = engine->drafts > 0 ? CLB_MAX_HIDDEN * (int64_t)g->hidden * (int64_t)sizeof(float) : 0;
-    /* A step of several sessions holds the logits of all of them once more. */
-    int64_t per_session = blocks * (int64_t)clb_os_size((size_t)engine->kv.block_bytes) + 2 * logits +
-                          hidden + (int64_t)engine->context * (int64_t)sizeof(int32_t);
-    int64_t batch = CLB_MAX_BATCH * ((int64_t)g->hidden + g->index_topk + 1) * (int64_t)sizeof(float);
-    return (int64_t)clb_os_size((size_t)loader->bytes[0]) + sessions * per_session +
-           engine->worker_bytes * clb_pool_threads(engine->pool) + batch + clb_table_bytes(&engine->table) +
-           clb_store_table_bytes(&engine->store);
-}
-
-/* Bytes that chunks of so many tokens take. */
-static int64_t prefill_bytes(const colibri_engine *engine, int32_t tokens)
-{
-    if (tokens > engine->context)
-        tokens = engine->context;
-    return clb_sessions(engine) * clb_chunk_bytes(engine, tokens) + clb_slice_bytes(engine, tokens);
-}
-
-/* Tokens of a chunk while experts stream: each chunk reads nearly all of them, so the longer the fewer
- * bytes per token; up to a sixth of what the cache could have. */
-static int32_t streaming_chunk(const colibri_engine *engine, int64_t room)
-{
-    int32_t tokens = MAX_STREAMING_CHUNK;
-    while (tokens > DEFAULT_CHUNK && prefill_bytes(engine, tokens) > room / 6)
-        tokens -= DEFAULT_CHUNK;
-    return tokens;
-}
-
 /* Resident if everything fits, else a cache of experts in what the budget leaves. */
 static int32_t place_experts(colibri_engine *engine, const clb_loader *loader, const clb_error *error)
 {
-    int64_t budget = engine->options.memory_budget, base = fixed_bytes(engine, loader),
-            experts = loader->bytes[1];
-    int64_t fixed = base + prefill_bytes(engine, engine->prefill_chunk);
-    int forced = engine->options.expert_slots > 0 && experts > 0;
-    if (!forced && (budget == 0 || fixed + (int64_t)clb_os_size((size_t)experts) <= budget))
+    colibri_plan plan = {.struct_size = sizeof plan};
+    int32_t status = clb_budget_plan(engine, loader, &plan, error);
+    if (status != COLIBRI_OK)
+        return status;
+    if (!plan.fits)
+        return clb_budget_refuse(engine, &plan, error);
+    engine->prefill_chunk = plan.prefill_chunk;
+    engine->plan = plan;
+    if (!plan.streaming)
         return COLIBRI_OK;
-    int64_t staging = experts > 0 ? clb_store_staging_bytes(&engine->store) : 0;
-    if (budget > 0 && experts > 0 && engine->options.prefill_chunk == 0) {
-        engine->prefill_chunk = streaming_chunk(engine, budget - base - staging);
-        fixed = base + prefill_bytes(engine, engine->prefill_chunk);
-    }
-    if (experts == 0 || (!forced && fixed + staging + clb_store_largest_slot(&engine->store) > budget))
-        return clb_fail(
-            error, COLIBRI_ERROR_MEMORY,
-            "the budget of %.2f GB is too small: weights that must stay in memory %.2f GB, context of "
-            "%" PRId32 " tokens %.2f GB, buffers %.2f GB%s; raise the budget to %.2f GB or lower the context",
-            (double)budget / 1e9, (double)loader->bytes[0] / 1e9, engine->context,
-            (double)((engine->context + CLB_SPAN - 1) / CLB_SPAN * engine->kv.block_bytes) / 1e9,
-            (double)(fixed - loader->bytes[0]) / 1e9,
-            experts > 0 ? " (a part of it), and room for one expert" : "",
-            (double)(fixed + staging + (experts > 0 ? clb_store_largest_slot(&engine->store) : 0)) / 1e9 +
-                0.01);
     if (engine->options.precision == COLIBRI_PRECISION_F32)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY,
-                        "precision f32 keeps all experts in memory, which needs a budget of %.2f GB",
-                        (double)(fixed + experts) / 1e9);
+        return clb_fail(error, COLIBRI_ERROR_INVALID,
+                        "options: precision f32 keeps all experts in memory; leave expert_slots at 0");
     const clb_store_options options = {
-        .cache_bytes = forced ? 0 : budget - fixed - staging,
-        .slots = engine->options.expert_slots,
         .io_mode = engine->options.io_mode,
         .direct = !engine->options.io_buffered,
         .prefetch = !engine->options.no_prefetch,
         .fault = engine->options.fault,
     };
-    return clb_store_stream(&engine->store, &engine->table, engine->pool, &options, NULL, error);
+    return clb_store_stream(&engine->store, &engine->table, engine->pool, &options, error);
 }
 
 static int32_t load_weights(colibri_engine *engine, clb_loader *loader, const clb_error *error)
@@ -392,6 +321,8 @@ int32_t colibri_engine_open(const colibri_engine_options *options, const colibri
         clb_table_close_files(&engine->table); /* the store has its own */
     else
         clb_table_close(&engine->table);
+    /* What loading gave back would else stay with the allocator, outside every plan. */
+    clb_os_trim();
     if (status != COLIBRI_OK) {
         colibri_engine_close(engine);
         return status;
@@ -401,10 +332,14 @@ int32_t colibri_engine_open(const colibri_engine_options *options, const colibri
 }
 
 int32_t colibri_engine_plan(const colibri_engine_options *options, const colibri_geometry *geometry,
-                            const colibri_tensor *tensors, int64_t n_tensors, int64_t *weight_bytes,
-                            int64_t *kv_bytes_per_token, char *err, size_t err_len)
+                            const colibri_tensor *tensors, int64_t n_tensors, colibri_plan *out, char *err,
+                            size_t err_len)
 {
     clb_error error = {err, err_len};
+    if (out == NULL || out->struct_size < sizeof out->struct_size || out->struct_size > 65536)
+        return clb_fail(&error, COLIBRI_ERROR_INVALID, "plan: struct_size is not set");
+    uint32_t size = out->struct_size;
+    colibri_plan plan = {.struct_size = size};
     colibri_engine *engine = calloc(1, sizeof *engine);
     if (engine == NULL)
         return clb_fail(&error, COLIBRI_ERROR_MEMORY, "no memory for the plan");
@@ -417,10 +352,11 @@ int32_t colibri_engine_plan(const colibri_engine_options *options, const colibri
         loader.precision = engine->options.precision;
         status = bind_weights(engine, &loader);
     }
-    if (weight_bytes != NULL)
-        *weight_bytes = status == COLIBRI_OK ? loader.bytes[0] + loader.bytes[1] : 0;
-    if (kv_bytes_per_token != NULL)
-        *kv_bytes_per_token = status == COLIBRI_OK ? engine->kv.bytes_per_token : 0;
+    if (status == COLIBRI_OK)
+        status = clb_budget_plan(engine, &loader, &plan, &error);
+    if (status != COLIBRI_OK)
+        plan = (colibri_plan){.struct_size = size};
+    memcpy(out, &plan, size < sizeof plan ? size : sizeof plan);
     clb_loader_free(&loader);
     colibri_engine_close(engine);
     return status;

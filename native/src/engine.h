@@ -156,6 +156,7 @@ struct colibri_engine {
     int32_t n_spare;
     clb_store store;
     void *model; /* the family's weights */
+    colibri_plan plan; /* what the engine was opened with */
     int32_t context;
     int32_t prefill_chunk;
     int32_t n_chunks;                 /* in memory, of all sessions; at most clb_sessions() */

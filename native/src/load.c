@@ -331,6 +331,43 @@ static int64_t rows_per_task(const clb_load_item *item)
     return rows < TASK_ROWS ? TASK_ROWS : rows;
 }
 
+/* Bytes that one task of an item allocates: staging, and f32 values where the format changes. */
+static int64_t task_bytes(const clb_load_item *item)
+{
+    const colibri_tensor *t = &item->entry->t;
+    int64_t rows = item->kind == ITEM_MATRIX ? rows_per_task(item) : item->rows;
+    if (item->kind == ITEM_MATRIX && rows > item->rows)
+        rows = item->rows;
+    /* A slice is read from the task border before it. */
+    int64_t read = rows + (item->kind == ITEM_SLICE ? TASK_ROWS : 0);
+    if (read > t->rows)
+        read = t->rows;
+    int64_t bytes = 0, values = rows * t->cols * (int64_t)sizeof(float);
+    if (t->layout != COLIBRI_LAYOUT_PACKED)
+        bytes += clb_plain_bytes(t->format, read, t->cols) +
+                 clb_scale_bytes(t->format, t->group, read, t->cols) + 2 * ALIGN;
+    if (item->kind == ITEM_MATRIX && item->w->format == t->format)
+        return bytes;
+    clb_weight packed;
+    if (clb_weight_describe(t->format, t->group, read, t->cols, &packed) == 0)
+        bytes += packed.bytes + ALIGN;
+    return bytes + (item->kind == ITEM_SLICE ? 2 * values : item->kind == ITEM_MATRIX ? values : 0);
+}
+
+int64_t clb_load_peak(const clb_loader *loader, int32_t threads)
+{
+    int64_t most = 0, tasks = 0;
+    for (int64_t i = 0; i < loader->n_items; i++) {
+        const clb_load_item *item = &loader->items[i];
+        int64_t bytes = task_bytes(item), per = rows_per_task(item);
+        if (bytes > most)
+            most = bytes;
+        tasks += item->kind == ITEM_MATRIX ? (item->rows + per - 1) / per : 1;
+    }
+    return most * threads + tasks * (int64_t)sizeof(load_task) +
+           loader->capacity * (int64_t)sizeof *loader->items;
+}
+
 int32_t clb_load_run(clb_loader *loader, clb_pool *pool, uint8_t *dense, uint8_t *experts)
 {
     if (loader->status != COLIBRI_OK)

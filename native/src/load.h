@@ -54,6 +54,8 @@ int clb_load_has(const clb_loader *loader, const char *name_format, ...)
 /* Table entry of the item bound last; NULL after a failure. */
 const clb_entry *clb_load_last(const clb_loader *loader);
 
+/* Bytes that clb_load_run takes beside dense and experts while it works, with so many threads. */
+int64_t clb_load_peak(const clb_loader *loader, int32_t threads);
 /* Reads everything into dense/experts, which hold loader->bytes[0] and [1] bytes. experts == NULL: the
  * items of that region stay on disk, described but without data. */
 int32_t clb_load_run(clb_loader *loader, clb_pool *pool, uint8_t *dense, uint8_t *experts);

@@ -15,6 +15,9 @@
 #if defined(__linux__)
 #include <sched.h>
 #endif
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #define HUGE_PAGE ((size_t)2 << 20)
 #define PAGE ((size_t)4096) /* direct I/O reads into whole pages */
@@ -74,6 +77,13 @@ void clb_os_release(void *memory, size_t bytes)
     uintptr_t end = ((uintptr_t)memory + bytes) & ~(uintptr_t)(PAGE - 1);
     if (end > begin)
         (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
+void clb_os_trim(void)
+{
+#if defined(__GLIBC__)
+    malloc_trim(0);
+#endif
 }
 
 int clb_os_open(const char *path, int64_t *size)

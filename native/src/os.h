@@ -13,6 +13,8 @@ void *clb_os_alloc(size_t bytes);
 /* Bytes that an allocation of `bytes` really takes. */
 size_t clb_os_size(size_t bytes);
 void clb_os_free(void *memory, size_t bytes);
+/* Gives what the C allocator keeps for reuse back to the system, where it can. */
+void clb_os_trim(void);
 
 /* Gives the whole pages of a part of such memory back to the system; their content is lost. */
 void clb_os_release(void *memory, size_t bytes);

@@ -1,4 +1,5 @@
-/* store.c - requests and leases of the expert store; see store.h. Slots: store_slots.c; reads: store_read.c.
+/* store.c - requests and leases of the expert store; see store.h. Slots: store_slots.c; sizes:
+ * store_size.c; reads: store_read.c.
  */
 #include "store.h"
 
@@ -62,11 +63,6 @@ int64_t clb_item_bytes(const clb_store_item *item)
     return item->expert.gate.bytes + item->expert.up.bytes + item->expert.down.bytes;
 }
 
-static int64_t slot_bytes(const clb_store_item *item)
-{
-    return (clb_item_bytes(item) + CLB_IO_ALIGN - 1) / CLB_IO_ALIGN * CLB_IO_ALIGN;
-}
-
 static int64_t n_items(const clb_store *store)
 {
     return (int64_t)store->n_layers * store->n_experts;
@@ -90,15 +86,6 @@ int64_t clb_store_table_bytes(const clb_store *store)
 int32_t clb_store_slots(const clb_store *store)
 {
     return store->streaming ? atomic_load(&store->n_slots) : (int32_t)n_items(store);
-}
-
-int64_t clb_store_largest_slot(const clb_store *store)
-{
-    int64_t largest = 0;
-    for (int64_t i = 0; i < n_items(store); i++)
-        if (slot_bytes(&store->items[i]) > largest)
-            largest = slot_bytes(&store->items[i]);
-    return largest;
 }
 
 /* ---- streaming set-up ---------------------------------------------------------------------- */
@@ -135,54 +122,11 @@ int64_t clb_store_staging_bytes(const clb_store *store)
     return all_direct ? 0 : bytes * flight_experts(bytes);
 }
 
-static int32_t make_classes(clb_store *store, const clb_error *error)
+static int32_t make_arenas(clb_store *store, const clb_error *error)
 {
-    for (int64_t i = 0; i < n_items(store); i++) {
-        clb_store_item *item = &store->items[i];
-        int64_t bytes = slot_bytes(item);
-        int32_t c = 0;
-        while (c < store->n_classes && store->classes[c].bytes != bytes)
-            c++;
-        if (c == store->n_classes) {
-            clb_store_class *classes = realloc(store->classes, (size_t)(c + 1) * sizeof *classes);
-            if (classes == NULL)
-                return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the expert cache");
-            store->classes = classes;
-            store->n_classes++;
-            classes[c] = (clb_store_class){.bytes = bytes, .direct = 1};
-        }
-        item->class_index = c;
-        store->classes[c].n_items++;
-        store->classes[c].direct &= clb_item_is_direct(item);
-    }
-    return COLIBRI_OK;
-}
-
-/* Shares the cache among the classes by the bytes of their experts; each gets at least one slot. */
-static int32_t size_classes(clb_store *store, int64_t *smallest, const clb_error *error)
-{
-    int64_t total = 0, least = 0;
-    for (int32_t c = 0; c < store->n_classes; c++) {
-        total += store->classes[c].bytes * store->classes[c].n_items;
-        least += store->classes[c].bytes;
-    }
-    if (smallest != NULL)
-        *smallest = least;
-    if (store->options.slots == 0 && store->options.cache_bytes < least)
-        return clb_fail(error, COLIBRI_ERROR_MEMORY,
-                        "%.1f MB are left for the expert cache, but one expert of each size needs %.1f MB; "
-                        "raise the memory budget "
-                        "or lower the context",
-                        (double)store->options.cache_bytes / 1e6, (double)least / 1e6);
     for (int32_t c = 0; c < store->n_classes; c++) {
         clb_store_class *class = &store->classes[c];
-        double share =
-            (double)store->options.cache_bytes * (double)(class->bytes * class->n_items) / (double)total;
-        int64_t slots =
-            store->options.slots > 0 ? store->options.slots : (int64_t)(share / (double)class->bytes);
-        if (slots > class->n_items)
-            slots = class->n_items;
-        class->n_slots = class->n_allocated = slots < 1 ? 1 : (int32_t)slots;
+        class->n_allocated = class->n_slots;
         class->owner = malloc((size_t)class->n_slots * sizeof *class->owner);
         class->vacant = malloc((size_t)class->n_slots * sizeof *class->vacant);
         class->arena = clb_os_alloc((size_t)(class->bytes * class->n_slots));
@@ -222,15 +166,13 @@ static int32_t make_staging(clb_store *store, const clb_error *error)
 }
 
 int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *pool,
-                         const clb_store_options *options, int64_t *smallest, const clb_error *error)
+                         const clb_store_options *options, const clb_error *error)
 {
     store->options = *options;
     store->table = table;
     store->pool = pool;
     store->streaming = 1;
-    int32_t status = make_classes(store, error);
-    if (status == COLIBRI_OK)
-        status = size_classes(store, smallest, error);
+    int32_t status = make_arenas(store, error);
     if (status == COLIBRI_OK)
         status = make_staging(store, error);
     if (status == COLIBRI_OK)

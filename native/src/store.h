@@ -40,12 +40,10 @@ typedef struct {
 } clb_expert;
 
 typedef struct {
-    int64_t cache_bytes; /* for slots; staging comes on top, see clb_store_staging_bytes */
-    int32_t slots;       /* tests: exactly this many slots per class, 0 = from cache_bytes */
-    int32_t io_mode;     /* clb_io_mode */
-    int32_t direct;      /* 1 = direct I/O where possible */
-    int32_t prefetch;    /* 1 = act on guesses */
-    int32_t fault;       /* tests, see fault.h */
+    int32_t io_mode;  /* clb_io_mode */
+    int32_t direct;   /* 1 = direct I/O where possible */
+    int32_t prefetch; /* 1 = act on guesses */
+    int32_t fault;    /* tests, see fault.h */
 } clb_store_options;
 
 /* How good a guess is. */
@@ -152,12 +150,21 @@ int64_t clb_store_largest_slot(const clb_store *store);
 int64_t clb_store_staging_bytes(const clb_store *store);
 /* Memory of the store's own lists. */
 int64_t clb_store_table_bytes(const clb_store *store);
+/* Sorts bound experts into classes by size. */
+int32_t clb_store_classify(clb_store *store, const clb_error *error);
+/* Shares cache_bytes among the classes by the bytes of their experts, or gives each exactly `slots` if
+ * that is not 0; each gets at least one slot. Pure but for the numbers of slots. */
+void clb_store_size(clb_store *store, int64_t cache_bytes, int32_t slots);
+/* Memory of one slot of each class, and of the slots that clb_store_size chose. */
+int64_t clb_store_least_cache(const clb_store *store);
+int64_t clb_store_cache_bytes(const clb_store *store);
+void clb_store_class_info(const clb_store *store, int32_t class_index, int64_t *slot_bytes, int64_t *experts,
+                          int64_t *slots);
 /* Experts that fit in memory together. */
 int32_t clb_store_slots(const clb_store *store);
-/* Turns to streaming. `smallest` (may be NULL) receives the cache bytes that would just do when the
- * given ones are too few. */
+/* Turns to streaming, with the slots that clb_store_size chose. */
 int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *pool,
-                         const clb_store_options *options, int64_t *smallest, const clb_error *error);
+                         const clb_store_options *options, const clb_error *error);
 
 /* Announces n different experts of a layer; `rows` tells how many tokens share the request (1 per
  * decoded sequence, a chunk's length in prefill); 0 = the rest of a request that was interrupted, which is

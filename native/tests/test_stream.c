@@ -483,6 +483,25 @@ static void test_budget(const flatdump *dump, const source *from, const float *e
                               sizeof err) == COLIBRI_ERROR_MEMORY);
     CHECK_MSG(strstr(err, "budget") != NULL && strstr(err, "GB") != NULL, "the refusal gives no numbers: %s",
               err);
+    colibri_plan plan = {.struct_size = sizeof plan};
+    CHECK(colibri_engine_plan(&o, from->geometry, from->tensors, from->n, &plan, err, sizeof err) ==
+          COLIBRI_OK);
+    CHECK(!plan.fits && plan.largest_context == 0 && plan.most_sessions == 0);
+    /* One byte below what the plan names is refused, that much opens. */
+    o.memory_budget = plan.least_budget - 1;
+    CHECK(colibri_engine_open(&o, from->geometry, &from->path, 1, from->tensors, from->n, &engine, err,
+                              sizeof err) == COLIBRI_ERROR_MEMORY);
+    o.memory_budget = plan.least_budget;
+    engine = open_engine(from, &o);
+    colibri_engine_close(engine);
+    o.memory_budget = plan.resident_budget;
+    s = (colibri_engine_snapshot_t){.struct_size = sizeof s};
+    engine = open_engine(from, &o);
+    if (engine != NULL)
+        colibri_engine_snapshot(engine, &s);
+    CHECK(engine != NULL && !s.streaming);
+    colibri_engine_close(engine);
+    engine = NULL;
     /* From there up, the first budget that opens must stream, hold, and answer the same. */
     int opened = 0;
     for (int64_t budget = 1 << 18; budget < INT64_C(1) << 32 && !opened; budget += budget / 8) {

@@ -101,7 +101,8 @@ def test_the_snapshot_and_the_plan_tell_sizes(engine: Engine, tmp_path: Path) ->
     snapshot = engine.snapshot()
     assert snapshot.context == CONTEXT
     assert snapshot.sessions == 0
-    assert snapshot.weight_bytes == planned.weight_bytes > 0
+    held = planned.dense_bytes + planned.expert_bytes
+    assert 0 <= held - snapshot.weight_bytes < 128, "the plan rounds up as the allocator does"
     assert snapshot.kv_bytes_per_token == planned.kv_bytes_per_token > 0
     with engine.session() as session:
         session.prefill(PROMPT)

@@ -41,6 +41,7 @@ __all__ = [
     "Engine",
     "EngineCancelled",
     "EngineError",
+    "ExpertClass",
     "Plan",
     "PrefillProgress",
     "Session",
@@ -94,11 +95,43 @@ class Snapshot(msgspec.Struct, frozen=True):
     cached_experts: int
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """What opening an engine would hold, in bytes."""
+class ExpertClass(msgspec.Struct, frozen=True):
+    """Experts of one size (`colibri_plan_class`)."""
 
-    weight_bytes: int
+    slot_bytes: int
+    experts: int
+    slots: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Where an engine's memory goes (`colibri_plan`); `classes` lists at most eight sizes."""
+
+    fits: int
+    streaming: int
+    context: int
+    sessions: int
+    threads: int
+    prefill_chunk: int
+    n_classes: int
+    budget: int
+    caller_bytes: int
+    dense_bytes: int
+    expert_bytes: int
+    cache_bytes: int
+    staging_bytes: int
+    table_bytes: int
+    sessions_bytes: int
+    prefill_bytes: int
+    work_bytes: int
+    total_bytes: int
     kv_bytes_per_token: int
+    session_bytes: int
+    largest_expert: int
+    least_budget: int
+    resident_budget: int
+    largest_context: int
+    most_sessions: int
+    classes: tuple[ExpertClass, ...] = ()
 
 
 # ---- values into C -------------------------------------------------------------------------------
@@ -255,9 +288,13 @@ def _c_path(path: str | Path | None) -> Any:
 def plan(
     geometry: Geometry, tensors: Sequence[Tensor], options: EngineOptions | None = None
 ) -> Plan:
-    """Bytes that opening would hold, without reading any data. Any thread."""
+    """What opening would hold, without reading any data. Any thread.
+
+    Options that do not fit are no error: see `Plan.fits` and the fields behind it.
+    """
     inputs = _Inputs(geometry, tensors, options or EngineOptions())
-    weight_bytes, kv_bytes = ffi.new("int64_t *"), ffi.new("int64_t *")
+    raw = ffi.new("colibri_plan *")
+    raw.struct_size = ffi.sizeof("colibri_plan")
     call = _Call()
     call.check(
         lib.colibri_engine_plan(
@@ -265,13 +302,19 @@ def plan(
             inputs.geometry,
             inputs.tensors,
             inputs.n_tensors,
-            weight_bytes,
-            kv_bytes,
+            raw,
             call.text,
             call.len,
         )
     )
-    return Plan(weight_bytes[0], kv_bytes[0])
+    listed = range(min(raw.n_classes, len(raw.classes)))
+    return Plan(
+        *(getattr(raw, name) for name in Plan.__struct_fields__[:-1]),
+        tuple(
+            ExpertClass(raw.classes[i].slot_bytes, raw.classes[i].experts, raw.classes[i].slots)
+            for i in listed
+        ),
+    )
 
 
 class Engine:

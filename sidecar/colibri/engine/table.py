@@ -169,11 +169,12 @@ class MirrorCounters(msgspec.Struct, frozen=True):
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to open the engine (`colibri_engine_options`); 0 is always the engine's own choice.
 
-    `context` is the most tokens a session may hold, `memory_budget` the most bytes the engine may
-    hold, `sessions` how many full contexts that must include, `fault` plants a numbered fault
-    (tests only). Experts stream from disk when they do not fit, or through exactly `expert_slots`
-    cached ones of each size; `io_mode`, `io_buffered` and `no_prefetch` choose how they are read.
-    `drafts` loads the MTP layer and is the most drafts per step.
+    `context` is the most tokens a session may hold, `memory_budget` the most bytes that the engine
+    and `caller_bytes` (what the caller's own processes hold) may take together, `sessions` how many
+    full contexts that must include, `fault` plants a numbered fault (tests only). Experts stream
+    from disk when they do not fit, or through exactly `expert_slots` cached ones of each size;
+    `io_mode`, `io_buffered` and `no_prefetch` choose how they are read. `drafts` loads the MTP
+    layer and is the most drafts per step.
     """
 
     precision: int = Precision.FAST
@@ -191,6 +192,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     io_buffered: bool = False
     no_prefetch: bool = False
     drafts: int = 0
+    caller_bytes: int = 0
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
