@@ -190,7 +190,7 @@ typedef struct {
      * a path given to open may then be NULL where a mirror has the file. What a copy cannot vouch for by
      * size and header is left out. Which copy is read never changes a token. */
     const char *const *mirror_paths;
-    int32_t n_mirrors; /* at most 31 */
+    int32_t n_mirrors;    /* at most 31 */
     int64_t caller_bytes; /* part of memory_budget that the caller's own processes hold */
 } colibri_engine_options;
 

@@ -155,7 +155,7 @@ struct colibri_engine {
     uint8_t *spare[CLB_MAX_SPARE]; /* KV blocks of group 0 given back by sessions */
     int32_t n_spare;
     clb_store store;
-    void *model; /* the family's weights */
+    void *model;       /* the family's weights */
     colibri_plan plan; /* what the engine was opened with */
     int32_t context;
     int32_t prefill_chunk;

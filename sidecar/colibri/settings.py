@@ -27,7 +27,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from colibri import paths
+from colibri import paths, sizes
 from colibri.errors import UsageError
 
 ENV_PREFIX = "COLI_"
@@ -51,6 +51,14 @@ def _between(low: float, high: float | None = None) -> Check:
 
 def _not_blank(value: Any) -> str | None:
     return None if value.strip() else "must not be empty"
+
+
+def _size(value: Any) -> str | None:
+    try:
+        sizes.parse(value)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _hosts(value: Any) -> str | None:
@@ -171,6 +179,14 @@ class Settings:
         "engine.threads",
         "Compute threads; 0 means one per usable core.",
         check=_between(0, 1024),
+    )
+    ram: str | None = _setting(
+        None,
+        "engine.ram",
+        "Most memory for the model and the program together, in GB, or as 12GiB or 50%; default: "
+        "what is free, less a reserve.",
+        metavar="SIZE",
+        check=_size,
     )
     io_mode: str = _setting(
         "auto",

@@ -61,9 +61,7 @@ def open_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
         isa: str = "auto",
         precision: str = "fast",
     ) -> NativeBackend:
-        options = functools.partial(
-            EngineOptions, expert_slots=expert_slots, fault=fault, sessions=8
-        )
+        options = functools.partial(EngineOptions, expert_slots=expert_slots, fault=fault)
         monkeypatch.setattr(opening, "EngineOptions", options)
         opened.append(
             NativeBackend(
@@ -72,6 +70,7 @@ def open_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
                     context=512,
                     drafts=drafts,
                     threads=2,
+                    parallel=8,
                     isa=isa,
                     precision=precision,
                 )

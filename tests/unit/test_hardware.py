@@ -75,6 +75,8 @@ def test_more_threads_than_are_granted_is_a_warning(monkeypatch: pytest.MonkeyPa
 def system(monkeypatch: pytest.MonkeyPatch, total: int, available: int) -> None:
     figures = SimpleNamespace(total=total, available=available)
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: figures)
+    monkeypatch.setattr(memory, "meminfo", lambda: (0, 0))
+    monkeypatch.setattr(memory, "_sysconf_figures", lambda: (0, 0))
     monkeypatch.setattr(memory, "cgroup_left", lambda: None)
 
 

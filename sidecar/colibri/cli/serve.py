@@ -111,6 +111,10 @@ def engine_options(chosen: Settings, folder: Path) -> dict[str, Any]:
         "state_dir": chosen.state_dir,
         "prefix_store_gb": chosen.prefix_store_gb,
         "trace": chosen.trace and str(Path(chosen.trace).absolute()),
+        "ram": chosen.ram or "",
+        "slots": chosen.kv_slots,
+        "parallel": chosen.parallel,
+        "server": os.getpid(),
     }
 
 

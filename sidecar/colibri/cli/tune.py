@@ -166,8 +166,8 @@ def _engine(chosen: Settings, folder: Path, budget: int, state: Path) -> EngineC
         shutil.copyfile(known, state / usage.NAME)
     options = {
         **engine_options(chosen, folder),
-        "memory_budget": budget,
         "ram": f"{budget}B" if budget else "",
+        "server": 0,  # this process serves nothing: only the engine's own counts
         "state_dir": str(state),
         "trace": None,
     }

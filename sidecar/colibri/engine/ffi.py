@@ -43,6 +43,7 @@ __all__ = [
     "EngineError",
     "ExpertClass",
     "Plan",
+    "Planner",
     "PrefillProgress",
     "Session",
     "Snapshot",
@@ -172,12 +173,15 @@ def _fill(struct: Any, value: msgspec.Struct, skip: frozenset[str] = frozenset()
 class _Inputs:
     """The C side of options, geometry and table, with all that they point to kept alive."""
 
+    def set_options(self, options: EngineOptions) -> None:
+        self.options = _fill(ffi.new("colibri_engine_options *"), options)
+
     _LAYERS = frozenset({"layer_sparse", "layer_indexer"})
 
     def __init__(
         self, geometry: Geometry, tensors: Sequence[Tensor], options: EngineOptions
     ) -> None:
-        self.options = _fill(ffi.new("colibri_engine_options *"), options)
+        self.set_options(options)
         self.geometry = _fill(ffi.new("colibri_geometry *"), geometry, self._LAYERS)
         self._layers = {}
         for name in self._LAYERS:
@@ -285,14 +289,29 @@ def _c_path(path: str | Path | None) -> Any:
 # ---- engine --------------------------------------------------------------------------------------
 
 
+class Planner:
+    """Plans for one model, whose table is turned into C once. One thread."""
+
+    def __init__(self, geometry: Geometry, tensors: Sequence[Tensor]) -> None:
+        self._inputs = _Inputs(geometry, tensors, EngineOptions())
+
+    def plan(self, options: EngineOptions) -> Plan:
+        """What opening would hold, without reading any data.
+
+        Options that do not fit are no error: see `Plan.fits` and the fields behind it.
+        """
+        self._inputs.set_options(options)
+        return _plan(self._inputs)
+
+
 def plan(
     geometry: Geometry, tensors: Sequence[Tensor], options: EngineOptions | None = None
 ) -> Plan:
-    """What opening would hold, without reading any data. Any thread.
+    """`Planner.plan` for once. Any thread."""
+    return Planner(geometry, tensors).plan(options or EngineOptions())
 
-    Options that do not fit are no error: see `Plan.fits` and the fields behind it.
-    """
-    inputs = _Inputs(geometry, tensors, options or EngineOptions())
+
+def _plan(inputs: _Inputs) -> Plan:
     raw = ffi.new("colibri_plan *")
     raw.struct_size = ffi.sizeof("colibri_plan")
     call = _Call()
@@ -308,13 +327,12 @@ def plan(
         )
     )
     listed = range(min(raw.n_classes, len(raw.classes)))
-    return Plan(
-        *(getattr(raw, name) for name in Plan.__struct_fields__[:-1]),
-        tuple(
-            ExpertClass(raw.classes[i].slot_bytes, raw.classes[i].experts, raw.classes[i].slots)
-            for i in listed
-        ),
+    numbers = {name: getattr(raw, name) for name in Plan.__struct_fields__ if name != "classes"}
+    classes = tuple(
+        ExpertClass(raw.classes[i].slot_bytes, raw.classes[i].experts, raw.classes[i].slots)
+        for i in listed
     )
+    return Plan(**numbers, classes=classes)
 
 
 class Engine:

@@ -77,6 +77,23 @@ Command: TypeAlias = Submit | Cancel | TakeSnapshot | Stop
 # ---- events --------------------------------------------------------------------------------------
 
 
+class MemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The budget and what was granted of it, in bytes. None = no limit, or not known.
+
+    `origin` says where the budget came from: flag, available, cgroup or unknown.
+    """
+
+    budget: int | None
+    origin: str
+    available: int | None
+    program: int
+    weights: int
+    experts: int
+    kv: int
+    scratch: int
+    prefill_chunk: int
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a loaded engine. Sizes in bytes; a budget of 0 means no limit."""
 
@@ -91,6 +108,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     # Most drafts of the MTP layer per step; 0 with the reason why there are none.
     drafts: int = 0
     drafts_reason: str = "no MTP layer"
+    memory: MemoryInfo | None = None
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import psutil
 
 from colibri import findings
 from colibri.engine import ffi
@@ -62,7 +61,7 @@ def processor() -> tuple[dict[str, Any], list[Finding]]:
 
 def ram() -> tuple[dict[str, Any], list[Finding]]:
     """Memory: in all, free, granted, and what an engine may take of it."""
-    total, available = _system()
+    total, available = memory.system_figures()
     left = memory.cgroup_left()
     budget = memory.budget()
     facts = {
@@ -70,7 +69,9 @@ def ram() -> tuple[dict[str, Any], list[Finding]]:
         "available": available,
         "cgroup_left": left,
         "budget": budget or None,
-        "reserve": memory.RESERVE_BYTES,
+        "reserve": memory.reserve(min(size for size in (available, left, total) if size))
+        if budget
+        else None,
     }
     found: list[Finding] = []
     if not budget:
@@ -93,15 +94,6 @@ def ram() -> tuple[dict[str, Any], list[Finding]]:
     if total and available and available < (1 - _BUSY_SHARE) * total:
         found.append(in_use(total, available))
     return facts, found
-
-
-def _system() -> tuple[int | None, int | None]:
-    """(all, available) bytes; None where the system gives no figure that can be true."""
-    try:
-        found = psutil.virtual_memory()
-    except (OSError, psutil.Error, RuntimeError):
-        return None, None
-    return found.total or None, found.available or None
 
 
 def in_use(total: int, available: int) -> Finding:

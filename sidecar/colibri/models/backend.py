@@ -7,22 +7,25 @@ Threads: as `EngineBackend`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import msgspec
 
+from colibri import sizes
 from colibri.engine import ffi
 from colibri.engine.backend import BackendSession, Counters, EngineBackend, TextStream
-from colibri.engine.protocol import EngineInfo
+from colibri.engine.protocol import EngineInfo, MemoryInfo
 from colibri.engine.status import EngineError, Status
 from colibri.engine.table import EngineOptions, IoMode, Isa, Precision
 from colibri.errors import ResourceError
 from colibri.hardware import memory
 from colibri.kv.disk import Disk
 from colibri.models import mirror
-from colibri.models.draft_choice import AUTO, NO_MTP_LAYER, costs_residence, drafts_wanted
+from colibri.models.budget import Choice, choose, idle_slot_bytes, program_bytes, remedy
+from colibri.models.draft_choice import AUTO, NO_MEMORY, NO_MTP_LAYER
 from colibri.models.kv_disk import open_disk
 from colibri.models.learning import Learning
 from colibri.models.mirror import Place
@@ -31,23 +34,25 @@ from colibri.text.detok import Detokenizer
 from colibri.text.stop import StopFilter
 from colibri.text.tokenizer import Tokenizer
 
-# No agent works with less; a machine that cannot give this much cannot serve the model.
-LEAST_CONTEXT: Final = 4096
-# Share of the memory left beside the weights that an unasked-for context may take.
-_KV_SHARE: Final = 0.5
-# The same of all memory when experts stream from disk: what is left is their cache.
-_STREAMING_KV_SHARE: Final = 0.25
+log = logging.getLogger(__name__)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What to open and how. Context 0 = what fits; budget 0 = measured here."""
+    """What to open and how. Context 0 = what fits; `ram` as `--ram`, empty = measured here.
+
+    `parallel` sessions may have a full context at once; further ones, up to `slots`, share what is
+    left. `server` is the process that holds the same model's text beside this one, 0 = none.
+    """
 
     folder: str
     context: int = 0
     precision: str = "fast"
     isa: str = "auto"
     threads: int = 0
-    memory_budget: int = 0
+    ram: str = ""
+    slots: int = 1
+    parallel: int = 1
+    server: int = 0
     io_mode: str = "auto"
     mirrors: tuple[str, ...] = ()
     prefetch: str = "on"
@@ -56,38 +61,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: str | None = None
     prefix_store_gb: float | None = 0
     trace: str | None = None
-
-
-class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes: all that may be held (0 = no limit), all weights; whether experts may stay on disk."""
-
-    budget: int
-    weights: int
-    can_stream: bool
-
-
-def choose_context(wanted: int, longest: int, kv_bytes_per_token: int, plan: MemoryPlan) -> int:
-    """Tokens of context: the wanted number, or what fits; `longest` is the model's own limit.
-
-    Raises ResourceError, with numbers, when not even the smallest sensible context fits. With
-    experts that can stream, opening the engine decides that.
-    """
-    least = wanted or min(LEAST_CONTEXT, longest)
-    if plan.budget == 0:
-        return wanted or longest
-    free, share = plan.budget - plan.weights, _KV_SHARE
-    if least * kv_bytes_per_token > free:
-        if not plan.can_stream:
-            fits = max(free, 0) // max(kv_bytes_per_token, 1)
-            raise ResourceError(
-                f"a context of {least} tokens takes {least * kv_bytes_per_token / 1e9:.2f} GB; "
-                f"beside the weights {max(free, 0) / 1e9:.2f} GB are free.",
-                hint=f"Choose --ctx {fits} or less, or free some memory."
-                if fits >= 1
-                else "Free some memory, or choose a smaller model.",
-            )
-        free, share = plan.budget, _STREAMING_KV_SHARE
-    return wanted or min(longest, max(int(free * share) // max(kv_bytes_per_token, 1), least))
 
 
 class _Text:
@@ -108,61 +81,37 @@ class _Text:
         return self._filter.push(self._detokenizer.flush()) + self._filter.flush()
 
 
-def _open(model: Model, base: EngineOptions, wanted: int) -> ffi.Engine:
-    """The engine with the wanted context, or with the longest that it accepts."""
-    plan = ffi.plan(model.geometry, model.files.tensors, base)
-    longest = model.geometry.max_position
-    memory_plan = MemoryPlan(
-        budget=base.memory_budget,
-        weights=plan.weight_bytes,
-        can_stream=model.geometry.n_experts > 0,
-    )
-    context = choose_context(wanted, longest, plan.kv_bytes_per_token, memory_plan)
-    while True:
-        options = msgspec.structs.replace(base, context=context)
-        try:
-            return ffi.Engine(
-                model.files.own_paths,
-                model.geometry,
-                model.files.tensors,
-                options,
-                model.files.mirror_paths,
-            )
-        except EngineError as error:
-            # Only a choice of ours is reconsidered, and refusing costs no reading.
-            if wanted or error.code != Status.MEMORY or context <= min(LEAST_CONTEXT, longest):
-                raise
-            context = max(context // 2, min(LEAST_CONTEXT, longest))
+def _open(model: Model, base: EngineOptions, options: Options) -> tuple[ffi.Engine, Choice]:
+    """The engine with the wanted context and drafts, or with what fits."""
+    planner = ffi.Planner(model.geometry, model.tensors)
 
+    def chosen(drafts: str) -> Choice:
+        return choose(model.geometry, planner.plan, base, context=options.context, drafts=drafts)
 
-def _open_with_drafts(
-    model: Model, base: EngineOptions, options: Options
-) -> tuple[ffi.Engine, int, str]:
-    """The engine, its most drafts per step, and the reason if there are none."""
-    most, reason = drafts_wanted(options.drafts, model.geometry.n_mtp_layers)
-    if most == 0:
-        return _open(model, base, options.context), 0, reason
-    drafting = msgspec.structs.replace(base, drafts=most)
-    asked = options.drafts != AUTO
-    if not asked:
-        tokens = options.context or min(LEAST_CONTEXT, model.geometry.max_position)
-        plans = (ffi.plan(model.geometry, model.files.tensors, o) for o in (base, drafting))
-        plain, larger = (p.weight_bytes + tokens * p.kv_bytes_per_token for p in plans)
-        if costs_residence(base.memory_budget, plain, larger):
-            return (
-                _open(model, base, options.context),
-                0,
-                "the experts would not fit beside the MTP layer",
-            )
+    def opened(options: EngineOptions) -> ffi.Engine:
+        files = model.files
+        return ffi.Engine(
+            files.own_paths, model.geometry, files.tensors, options, files.mirror_paths
+        )
+
+    choice = chosen(options.drafts)
     try:
-        engine = _open(model, drafting, options.context)
-    except (EngineError, ResourceError) as error:
-        if asked or (isinstance(error, EngineError) and error.code != Status.MEMORY):
+        try:
+            engine = opened(choice.options)
+        except EngineError as error:
+            unasked = options.drafts == AUTO and choice.options.drafts
+            if error.code != Status.MEMORY or not unasked:
+                raise
+            choice = msgspec.structs.replace(chosen("0"), reason=NO_MEMORY)
+            engine = opened(choice.options)
+    except EngineError as error:
+        if error.code != Status.MEMORY:
             raise
-        return _open(model, base, options.context), 0, "no memory for the MTP layer"
-    if engine.snapshot().has_mtp:
-        return engine, most, ""
-    return engine, 0, NO_MTP_LAYER
+        raise ResourceError(error.message + ".", hint=remedy(choice.plan)) from error
+    if choice.options.drafts and not engine.snapshot().has_mtp:
+        without = msgspec.structs.replace(choice.options, drafts=0)
+        choice = msgspec.structs.replace(choice, options=without, reason=NO_MTP_LAYER)
+    return engine, choice
 
 
 class NativeBackend:
@@ -170,21 +119,30 @@ class NativeBackend:
 
     def __init__(self, options: Options) -> None:
         model = open_model(Path(options.folder), [Path(name) for name in options.mirrors])
-        budget = options.memory_budget or memory.budget()
+        own, server = memory.rss(), memory.rss(options.server) if options.server else 0
+        self._budget = memory.allowance(
+            sizes.parse(options.ram) if options.ram else None, (own, server)
+        )
+        for warning in self._budget.warnings:
+            log.warning("%s", warning)
+        self._server = options.server
         base = EngineOptions(
             precision=Precision[options.precision.upper()],
             isa=Isa[options.isa.upper()],
             threads=options.threads,
-            memory_budget=budget,
+            memory_budget=self._budget.bytes,
+            caller_bytes=program_bytes(own, server if options.server else None)
+            + idle_slot_bytes(model.geometry, options.slots - options.parallel),
+            sessions=options.parallel,
             io_mode=IoMode[options.io_mode.upper()],
             no_prefetch=options.prefetch == "off",
             prefill_chunk=options.prefill_chunk,
         )
-        self._engine, self._drafts, self._drafts_reason = _open_with_drafts(model, base, options)
+        self._engine, choice = _open(model, base, options)
         self._places = model.files.places or (Place(model.files.folder, model.files.paths),)
         self._tokenizer = model.text.tokenizer
         self.end_ids = model.text.end_ids
-        self.info = self._describe(model, budget)
+        self.info = self._describe(model, choice)
         self.disk: Disk | None = open_disk(
             self._engine, model.files, options.state_dir, options.prefix_store_gb
         )
@@ -202,7 +160,8 @@ class NativeBackend:
                 self._engine.close()
                 raise
 
-    def _describe(self, model: Model, budget: int) -> EngineInfo:
+    def _describe(self, model: Model, choice: Choice) -> EngineInfo:
+        plan = choice.plan
         snapshot = self._engine.snapshot()
         return EngineInfo(
             context=snapshot.context,
@@ -212,9 +171,23 @@ class NativeBackend:
             threads=snapshot.threads,
             weight_bytes=snapshot.weight_bytes,
             kv_bytes_per_token=snapshot.kv_bytes_per_token,
-            memory_budget=budget,
-            drafts=self._drafts,
-            drafts_reason=self._drafts_reason,
+            drafts=choice.options.drafts,
+            drafts_reason=choice.reason,
+            memory_budget=self._budget.bytes,
+            memory=MemoryInfo(
+                budget=self._budget.bytes or None,
+                origin=self._budget.origin,
+                available=self._budget.available,
+                program=plan.caller_bytes,
+                weights=plan.dense_bytes,
+                experts=plan.cache_bytes if plan.streaming else plan.expert_bytes,
+                kv=plan.sessions_bytes,
+                scratch=plan.prefill_bytes
+                + plan.work_bytes
+                + plan.staging_bytes
+                + plan.table_bytes,
+                prefill_chunk=plan.prefill_chunk,
+            ),
         )
 
     def session(self) -> BackendSession:

@@ -12,6 +12,7 @@ from colibri.engine.drafting import MOST_DRAFTS
 
 AUTO: Final = "auto"
 NO_MTP_LAYER: Final = "no MTP layer"
+NO_MEMORY: Final = "no memory for the MTP layer"
 
 
 def drafts_wanted(setting: str, mtp_layers: int) -> tuple[int, str]:
