@@ -16,9 +16,14 @@
 #define FLIGHT_BYTES ((int64_t)64 << 20)
 #define MIN_STAGING 4
 #define MAX_STAGING 32
-/* Bytes in flight below which a guess of the MAYBE kind is started: what a drive reads while a layer
- * computes. More would only delay what is asked for next. */
+/* A guess of the MAYBE kind is started while less than this is in flight: what a drive of 1 to 4 GB/s reads
+ * while a layer computes. More would only delay what is asked for next. */
 #define GUESS_BYTES ((int64_t)6 << 20)
+/* Other drives: what the slowest and the fastest of those take for it, within bounds. */
+#define SLOW_GUESS_SECONDS 0.006
+#define FAST_GUESS_SECONDS 0.0015
+#define LEAST_GUESS_BYTES ((int64_t)1 << 20)
+#define MOST_GUESS_BYTES ((int64_t)32 << 20)
 /* Between two looks at the disk while something else may end the waiting: far below the time of a read. */
 #define WAIT_SECONDS 2e-4
 
@@ -149,7 +154,7 @@ static int32_t make_staging(clb_store *store, const clb_error *error)
     int64_t bytes = staging_need(store, &all_direct);
     int32_t n = flight_experts(all_direct ? clb_store_largest_slot(store) : bytes);
     store->n_reads = n * (all_direct ? 1 : CLB_MAX_RANGES);
-    store->guess_reads = 1 + (int32_t)(GUESS_BYTES / (all_direct ? clb_store_largest_slot(store) : bytes));
+    store->guess_bytes = all_direct ? clb_store_largest_slot(store) : bytes;
     store->reads = malloc((size_t)store->n_reads * sizeof *store->reads);
     store->retries = malloc((size_t)store->n_reads * sizeof *store->retries);
     store->staging = malloc((size_t)n * sizeof *store->staging);
@@ -206,6 +211,24 @@ static void count_useful(clb_store *store, int32_t number)
     }
 }
 
+int32_t clb_store_guess_reads(const clb_store *store)
+{
+    double rate = 0;
+    for (int32_t r = 0; r < store->table->n_replicas; r++)
+        if (store->replicas[r].failures == 0)
+            rate += store->replicas[r].rate;
+    int64_t bytes = GUESS_BYTES;
+    if (rate > 0 && rate * SLOW_GUESS_SECONDS < (double)bytes)
+        bytes = (int64_t)(rate * SLOW_GUESS_SECONDS);
+    if (rate * FAST_GUESS_SECONDS > (double)bytes)
+        bytes = (int64_t)(rate * FAST_GUESS_SECONDS);
+    if (bytes < LEAST_GUESS_BYTES)
+        bytes = LEAST_GUESS_BYTES;
+    if (bytes > MOST_GUESS_BYTES)
+        bytes = MOST_GUESS_BYTES;
+    return 1 + (int32_t)(bytes / store->guess_bytes);
+}
+
 /* Starts as many reads as fit: what has to be read again, what was asked for, then guesses. */
 static void start_reads(clb_store *store)
 {
@@ -216,7 +239,7 @@ static void start_reads(clb_store *store)
         if (item->wanted && item->state == ITEM_ABSENT && !clb_store_start_read(store, store->wanted[i], i))
             return;
     }
-    int32_t most = store->guess_kind == CLB_GUESS_SURE ? store->n_reads : store->guess_reads;
+    int32_t most = store->guess_kind == CLB_GUESS_SURE ? store->n_reads : clb_store_guess_reads(store);
     while (store->n_guesses > 0 && clb_io_in_flight(store->io) < most) {
         int32_t guess = store->guesses[store->n_guesses - 1];
         const clb_store_item *item = &store->items[guess];

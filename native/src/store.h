@@ -113,7 +113,7 @@ typedef struct {
     int32_t *guesses; /* last one first */
     int32_t n_guesses;
     int32_t guess_kind;  /* of the list */
-    int32_t guess_reads; /* guesses are started while fewer reads than this are in flight */
+    int64_t guess_bytes; /* of one read on a guess */
     int32_t failed;      /* item whose read failed, -1 = none */
     clb_io_completion failure;
     uint32_t failed_on;          /* replicas that were tried for it */

@@ -81,6 +81,8 @@ void clb_store_set_guessed(clb_store *store, int32_t item, int guessed);
 int clb_store_start_read(clb_store *store, int32_t item, int32_t order);
 /* Collects finished reads; waits for one if `wait` and something is in flight. */
 void clb_store_collect(clb_store *store, int wait);
+/* A guess for a decode step is started while fewer reads than this are in flight: by the drives' speed. */
+int32_t clb_store_guess_reads(const clb_store *store);
 /* Starts again what failed on one replica and can be had from another. 0 = the queue has no room for all. */
 int clb_store_retry(clb_store *store);
 /* Writes the sentence for the failed request: file, offset, and every replica that was tried. */

@@ -22,6 +22,7 @@
 #include "colibri.h"
 #include "fault.h"
 #include "flatdump.h"
+#include "store_internal.h"
 #include "table.h"
 #include "test.h"
 
@@ -634,6 +635,33 @@ static void test_R157_a_device_error_fails_one_request_and_names_the_place(model
     }
 }
 
+/* ---- guesses --------------------------------------------------------------------------------- */
+
+/* R156: neither one read at a time on a fast drive nor many on a slow one. */
+static void test_R156_guesses_in_flight_follow_the_speed_of_the_drives(void)
+{
+    const int64_t expert = (int64_t)2 << 20;
+    clb_table table = {.n_replicas = 2};
+    clb_store store = {.table = &table, .guess_bytes = expert};
+    const int32_t unknown = clb_store_guess_reads(&store);
+    store.replicas[0].rate = 0.1e9;
+    const int32_t slow = clb_store_guess_reads(&store);
+    store.replicas[0].rate = 2e9;
+    CHECK(clb_store_guess_reads(&store) == unknown);
+    store.replicas[0].rate = 7e9;
+    const int32_t fast = clb_store_guess_reads(&store);
+    store.replicas[1].rate = 7e9;
+    const int32_t both = clb_store_guess_reads(&store);
+    store.replicas[1].failures = 1;
+    const int32_t lost = clb_store_guess_reads(&store);
+    store.replicas[0].rate = 1e12;
+    const int32_t absurd = clb_store_guess_reads(&store);
+    CHECK(unknown == 4 && slow == 1 && lost == fast);
+    CHECK_MSG(slow < unknown && unknown < fast && fast < both && both <= absurd && absurd == 17,
+              "%d reads for a slow drive, %d unmeasured, %d fast, %d for two fast ones, at most %d", slow,
+              unknown, fast, both, absurd);
+}
+
 /* ---- all ------------------------------------------------------------------------------------------- */
 
 static void test_layout(const flatdump *dump, int packed)
@@ -689,6 +717,7 @@ int main(int argc, char **argv)
     quick = getenv("COLIBRI_TEST_QUICK") != NULL;
     for (int i = 1; i < argc; i++)
         test_dump(argv[i]);
+    test_R156_guesses_in_flight_follow_the_speed_of_the_drives();
     if (argc == 1) {
         struct dirent **found = NULL;
         int n = scandir("build/oracle", &found, is_dump, alphasort);
