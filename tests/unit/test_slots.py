@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import cast
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colibri.engine import fake
@@ -41,6 +41,7 @@ def test_the_common_prefix_of_short_lists(a: list[int], b: list[int]) -> None:
     assert common_prefix(a, b) == expected
 
 
+@settings(deadline=None)
 @given(st.integers(0, 20_000), st.integers(0, 20_000), st.randoms(use_true_random=False))
 def test_the_common_prefix_of_long_lists(n: int, at: int, chance: random.Random) -> None:
     a = [chance.randrange(3) for _ in range(n)]
@@ -163,3 +164,22 @@ def test_an_unfinished_prefill_comes_back_with_its_session() -> None:
     slot, held = _run(slots, [*A, 1, 2])
     assert held == len(A)
     assert slot.session is cast(object, parked)
+
+
+def test_a_prompt_that_was_broken_off_comes_back_to_the_slot_that_has_begun_it() -> None:
+    """Among equals the engine would otherwise read it again from the start in the lowest slot."""
+    _, slots = _slots(count=3, parallel=3)
+    slots.slots[2].holding.begun = A[:150]
+    assert slots.choose(A, None) is slots.slots[2]
+    assert slots.choose(B, None) is slots.slots[0]
+    # What is held counts as well, and what was begun only behind all of it.
+    slots.slots[1].history = A[:10]
+    slots.slots[1].session.prefill_start(A[:10])
+    slots.slots[1].session.prefill_step(0)
+    assert slots.choose(A, None) is slots.slots[2]
+    slots.slots[1].history = []
+    slots.slots[1].session.truncate(0)
+    # Begun is not held: it is computed unless the engine still has it.
+    assert slots.prepare(slots.slots[2], A) == 0
+    slots.cut(slots.slots[2], 0)
+    assert slots.choose(A, None) is slots.slots[2]

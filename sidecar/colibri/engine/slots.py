@@ -55,7 +55,17 @@ class Holding:
     def __init__(self, session: BackendSession) -> None:
         self.session = session
         self.history: list[int] = []
+        self.begun: list[int] = []  # behind the history: tokens whose reading was broken off
         self.lag = Lag()
+
+    def promise(self, prompt: Sequence[int]) -> int:
+        """`match`, and what of the prompt has been begun behind it: for choosing only.
+
+        The engine may have dropped what was begun, so it counts as held nowhere.
+        """
+        held = len(self.history)
+        match = self.match(prompt)
+        return match + (common_prefix(self.begun, prompt[held:]) if match == held else 0)
 
     def match(self, prompt: Sequence[int]) -> int:
         """Tokens of `prompt` that need no computing; the last one always does, for its logits.
@@ -112,7 +122,7 @@ class Slots:
 
         A pinned job waits for its slot. Another one takes slot 0 when jobs run one after the other,
         so that one client alone always meets its own history; else the free slot that holds most of
-        the prompt, the lowest on a tie.
+        the prompt or has begun to read it, the lowest on a tie.
         """
         free = [slot for slot in self.slots if not slot.busy]
         if len(self.slots) - len(free) >= self._parallel:
@@ -122,7 +132,7 @@ class Slots:
             return None if slot.busy else slot
         if self._parallel == 1:
             return self.slots[0]
-        return max(free, key=lambda slot: slot.holding.match(prompt))
+        return max(free, key=lambda slot: slot.holding.promise(prompt))
 
     # ---- preparing ----
 
@@ -147,6 +157,8 @@ class Slots:
     def cut(self, slot: Slot, length: int) -> None:
         """Leaves the first `length` tokens in the slot, and an unfinished prefill behind them."""
         slot.session.truncate(length)
+        if length < len(slot.history):
+            slot.holding.begun = []
         slot.history = slot.history[:length]
         slot.lag.cut(length)
 

@@ -314,6 +314,7 @@ class Worker:
         prompt = job.command.prompt
         self._make_room(len(prompt) - job.cached)
         slot.session.prefill_start(prompt[job.cached :])
+        slot.holding.begun = []
         job.prompt_done = job.cached
         job.prefill_started = time.monotonic()
         self._emit(
@@ -531,6 +532,7 @@ class Worker:
                 # Parks what it has begun: a retry goes on there.
                 slot.session.truncate(held)
                 slot.history = running.job.command.prompt[:held]
+                slot.holding.begun = running.job.command.prompt[held:]
             elif held > len(slot.history):
                 # Drafts behind the end of the text.
                 slot.session.truncate(len(slot.history))
