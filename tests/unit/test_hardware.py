@@ -108,6 +108,18 @@ def test_R164_a_probe_that_says_zero_is_a_warning_and_never_shown_as_a_fact(
     assert any("no limit is kept" in item.what for item in complete(found))
 
 
+def test_the_figure_that_was_asked_for_is_the_one_shown_and_warned_about_when_it_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system(monkeypatch, 32 * GB, 20 * GB)
+    facts, found = checkup.ram("8")
+    assert facts["budget"] == 8 * GB
+    assert not any(item.level == "warning" for item in found)
+    facts, found = checkup.ram("30")
+    assert facts["budget"] == 30 * GB
+    assert any("30.00 GB" in item.what for item in complete(found) if item.level == "warning")
+
+
 def test_R168_memory_that_others_hold_is_told_with_their_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

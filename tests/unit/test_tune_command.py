@@ -91,7 +91,7 @@ def test_nothing_is_learnt_from_runs_and_each_starts_with_what_is_known(
         return real(self, client)
 
     monkeypatch.setattr(tune_run.Runner, "_job", look)
-    run = runner(model, budget=BUDGET)
+    run = runner(model, budget=BUDGET + PROGRAM)
     try:
         run({})
         run({"threads": 2})
@@ -247,6 +247,18 @@ def test_R172_memory_held_by_others_is_told_once_with_the_remedy(
     assert result.stderr.count("other (process 9)") == 1
     assert "Close other programs" in result.stderr
     assert "34.2 GB" in result.stderr, "that is what runs may take"
+
+
+@pytest.mark.usefixtures("measured")
+def test_runs_take_no_more_than_was_asked_for_and_no_more_than_is_free(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "budget", lambda: 10 * 10**9)
+    assert json.loads(run(str(model), "--json").stdout)["memory_budget"] == 9 * 10**9
+    asked = json.loads(run(str(model), "--json", "--ram", "4").stdout)
+    assert asked["memory_budget"] == 4 * 10**9
+    more = json.loads(run(str(model), "--json", "--ram", "400").stdout)
+    assert more["memory_budget"] == 9 * 10**9
 
 
 def test_a_model_that_does_not_fit_is_one_message(

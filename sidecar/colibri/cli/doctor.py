@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import stat
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +165,7 @@ def _machine(chosen: settings.Settings, facts: dict[str, Any], found: list[Findi
     found.append(findings.ok("machine", f"{versions} on {platform.platform()}.", "versions"))
     for name, check in (
         ("cpu", checkup.processor),
-        ("memory", checkup.ram),
+        ("memory", partial(checkup.ram, chosen.ram)),
         ("gpus", checkup.graphics),
     ):
         facts[name], items = check()

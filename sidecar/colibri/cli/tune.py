@@ -132,11 +132,15 @@ class _Progress:
 
 def _budget(chosen: Settings, progress: _Progress) -> int:
     """Bytes for every run; tells once when much of the machine is taken by others."""
-    from colibri.hardware import checkup  # noqa: PLC0415
+    from colibri import sizes  # noqa: PLC0415
+    from colibri.hardware import checkup, memory  # noqa: PLC0415
     from colibri.models import tune_run  # noqa: PLC0415
 
     budget = tune_run.memory_budget()
     facts, found = checkup.ram()
+    if chosen.ram:
+        wanted = sizes.parse(chosen.ram).of(memory.total() or budget)
+        budget = min(budget, wanted) if budget else wanted
     busy = next((item for item in found if "in use" in item.what), None)
     if busy is not None:
         progress.say(
@@ -159,7 +163,9 @@ def _engine(chosen: Settings, folder: Path, budget: int, state: Path) -> EngineC
     from colibri.models import usage  # noqa: PLC0415
 
     for old in state.iterdir():
-        if old.is_file():
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
             old.unlink()
     known = usage.place(folder, chosen.state_dir)
     if known.is_file():
@@ -169,6 +175,7 @@ def _engine(chosen: Settings, folder: Path, budget: int, state: Path) -> EngineC
         "ram": f"{budget}B" if budget else "",
         "server": 0,  # this process serves nothing: only the engine's own counts
         "state_dir": str(state),
+        "prefix_store_gb": 0,
         "trace": None,
     }
     return ProcessEngine(

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from colibri import findings
+from colibri import findings, sizes
 from colibri.engine import ffi
 from colibri.engine.table import Isa
 from colibri.findings import Finding
@@ -59,11 +59,12 @@ def processor() -> tuple[dict[str, Any], list[Finding]]:
     return {**msgspec.to_builtins(facts), "isa": best, "isas": sets}, found
 
 
-def ram() -> tuple[dict[str, Any], list[Finding]]:
-    """Memory: in all, free, granted, and what an engine may take of it."""
+def ram(wanted: str | None = None) -> tuple[dict[str, Any], list[Finding]]:
+    """Memory: in all, free, granted, and what a model may take of it; `wanted` is `--ram`."""
     total, available = memory.system_figures()
     left = memory.cgroup_left()
-    budget = memory.budget()
+    asked = memory.allowance(sizes.parse(wanted)) if wanted else None
+    budget = asked.bytes if asked is not None else memory.budget()
     facts = {
         "total": total,
         "available": available,
@@ -87,6 +88,9 @@ def ram() -> tuple[dict[str, Any], list[Finding]]:
             what = f"only {budget / _GB:.2f} GB are left for a model."
             fix = "Close other programs; `coli plan MODEL` says what a model needs."
             found.append(findings.warning("machine", what, "memory", fix))
+    for sentence in asked.warnings if asked is not None else ():
+        fix = "Set engine.ram (COLI_RAM) lower, or free memory before the model is started."
+        found.append(findings.warning("machine", sentence, "memory", fix))
     if budget and not available:
         what = "the system does not report its available memory; half of all is assumed free."
         fix = "Set --ctx yourself if that is wrong."
