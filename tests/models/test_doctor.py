@@ -21,6 +21,7 @@ from colibri.errors import ModelError
 from colibri.hardware import disk
 from colibri.models import container, deep_check, doctor, manifest, synthetic
 from colibri.models.doctor import examine
+from colibri.settings import Settings
 from tests.models import broken
 from tests.models.broken import errors
 
@@ -513,16 +514,26 @@ def test_a_model_split_over_two_drives_is_whole(
     assert report.deep.bytes == sum(path.stat().st_size for path in paths)
 
 
-def test_every_level_of_memory_is_told_apart(whole: Path) -> None:
-    files = container.open_folder(whole)
-    size = sum(item.bytes + item.scale_bytes for item in files.tensors)
-    facts, fits = doctor.fit(files, 2 * size)
+def test_every_level_of_memory_is_told_apart_as_opening_would(tmp_path: Path) -> None:
+    shape = synthetic.Shape(layers=4, hidden=256, experts=64, top_k=4, expert_ffn=512)
+    synthetic.make(tmp_path / "m", shape)
+    files = container.open_folder(tmp_path / "m")
+    program = 60_000_000
+    facts, fits = doctor.fit(files, 10**9, Settings(), program)
     assert fits.level == "ok"
-    assert facts["experts"] + facts["dense"] == size
-    _, streams = doctor.fit(files, facts["dense"] + 1000)
+    assert facts["fits"]
+    assert not facts["streaming"]
+    assert facts["resident_budget"] <= 10**9
+    chosen = Settings(ctx=256)
+    facts, _ = doctor.fit(files, 10**9, chosen, program)
+    least, resident = facts["least_budget"], facts["resident_budget"]
+    assert program < least < resident
+    _, streams = doctor.fit(files, resident - 1, chosen, program)
     assert streams.level == "note"
     assert "coli plan" in streams.fix
-    _, refused = doctor.fit(files, facts["dense"] - 1)
+    _, refused = doctor.fit(files, least - 1, chosen, program)
     assert refused.level == "error"
-    _, unknown = doctor.fit(files, None)
+    assert "--ram" in refused.fix
+    assert findings.exit_code([refused]) == 5
+    _, unknown = doctor.fit(files, None, chosen, program)
     assert unknown.level == "note"

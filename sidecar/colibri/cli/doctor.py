@@ -47,7 +47,7 @@ def doctor(model: str | None, deep: bool, as_json: bool) -> int:
     report = _model(folder, chosen.mirrors, deep, found) if folder is not None else None
     _disk(report, facts, found)
     if report is not None:
-        _fit(report, facts, found)
+        _fit(report, chosen, facts, found)
     code = findings.exit_code(found)
     if as_json:
         content = {
@@ -229,11 +229,15 @@ def _disk(report: Report | None, facts: dict[str, Any], found: list[Finding]) ->
     found += items
 
 
-def _fit(report: Report, facts: dict[str, Any], found: list[Finding]) -> None:
+def _fit(
+    report: Report, chosen: settings.Settings, facts: dict[str, Any], found: list[Finding]
+) -> None:
     """Whether the model fits into the memory that the server would give it."""
     if report.files is None:
         return
+    from colibri.hardware import memory  # noqa: PLC0415
     from colibri.models import doctor as checks  # noqa: PLC0415
 
-    facts["fit"], item = checks.fit(report.files, facts["memory"]["budget"])
+    budget = facts["memory"]["budget"]
+    facts["fit"], item = checks.fit(report.files, budget, chosen, memory.rss())
     found.append(item)

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from colibri import findings
-from colibri.engine.table import Geometry
+from colibri.engine import ffi
+from colibri.engine.status import EngineError
+from colibri.engine.table import EngineOptions, Geometry, Precision
 from colibri.errors import ColibriError
 from colibri.families import detect
 from colibri.families.values import parse_object
@@ -24,11 +26,13 @@ from colibri.hardware import disk
 from colibri.hardware.disk import Read
 from colibri.models import container, deep_check, manifest, mirror, packed, shard_check
 from colibri.models import model as opening
+from colibri.models.budget import choose, idle_slot_bytes, program_bytes, remedy
 from colibri.models.container import Inspection, ModelFiles
 from colibri.models.deep_check import Deep, Progress
 from colibri.models.manifest import Manifest
 from colibri.models.missing import Absent
 from colibri.models.shard_check import Scan
+from colibri.settings import Settings
 
 _WEAK: Final = "one scale per row"
 # Public containers of models that people have; only ever suggested, never fetched.
@@ -314,26 +318,63 @@ def _sum_up(report: Report) -> None:
         report.findings.append(findings.note("model", what, report.known.origin))
 
 
-def fit(files: ModelFiles, budget: int | None) -> tuple[dict[str, Any], Finding]:
-    """Whether all weights, or at least those that every token needs, fit into the budget."""
-    experts = sum(
-        item.bytes + item.scale_bytes for item in files.tensors if ".mlp.experts." in item.name
-    )
-    size = sum(item.bytes + item.scale_bytes for item in files.tensors)
-    dense = size - experts
-    facts = {"weights": size, "experts": experts, "dense": dense, "budget": budget}
+def fit(
+    files: ModelFiles, budget: int | None, chosen: Settings, program: int
+) -> tuple[dict[str, Any], Finding]:
+    """Whether the model fits into `budget`, by the arithmetic that opening it uses.
+
+    `program` is what one of our processes holds before the engine is opened. `budget` None: the
+    free memory is unknown.
+    """
     where = str(files.folder)
-    gb = f"{findings.size_text(size)} of weights"
+    geometry = files.geometry
+    base = EngineOptions(
+        precision=Precision[chosen.precision.upper()],
+        threads=chosen.threads,
+        memory_budget=budget or 0,
+        caller_bytes=program_bytes(program, program)
+        + idle_slot_bytes(geometry, chosen.kv_slots - chosen.parallel),
+        sessions=chosen.parallel,
+        prefill_chunk=chosen.prefill_chunk,
+    )
+    try:
+        plan = choose(
+            geometry,
+            ffi.Planner(geometry, files.tensors).plan,
+            base,
+            context=chosen.ctx or 0,
+            drafts=chosen.drafts,
+        ).plan
+    except EngineError as failure:
+        return {}, findings.error("model", f"{failure}.", where, _REPLACE)
+    facts = {
+        "budget": budget,
+        "fits": bool(plan.fits),
+        "streaming": bool(plan.streaming),
+        "context": plan.context,
+        "dense": plan.dense_bytes,
+        "experts": plan.expert_bytes,
+        "total": plan.total_bytes,
+        "least_budget": plan.least_budget,
+        "resident_budget": plan.resident_budget,
+    }
+    weights = findings.size_text(plan.dense_bytes + plan.expert_bytes)
     if budget is None:
-        what = f"{gb}; the free memory is unknown, so nothing is said about whether they fit."
+        what = f"{weights} of weights; the free memory is unknown, so nobody says if they fit."
         return facts, findings.note("machine", what, where)
     room = f"{findings.size_text(budget)} of memory"
-    if dense > budget or (size > budget and not experts):
-        what = f"{gb}, of which {findings.size_text(dense)} must be in memory; there are {room}."
-        fix = "Free memory or choose a smaller model; `coli plan MODEL` shows every part."
-        return facts, findings.error("machine", what, where, fix)
-    if size > budget:
-        what = f"{gb} do not fit into {room}: experts are read from disk as they are needed."
+    if not plan.fits:
+        least = findings.size_text(plan.least_budget)
+        what = (
+            f"the model needs {least} at least, with its context and the program; there are {room}."
+        )
+        return facts, findings.error("machine", what, where, remedy(plan))
+    if plan.streaming:
+        what = (
+            f"{weights} of weights do not fit into {room}: experts are read from disk as they are "
+            f"needed, with a context of {plan.context} tokens."
+        )
         fix = "`coli plan MODEL` says how fast that will be."
         return facts, findings.note("machine", what, where, fix)
-    return facts, findings.ok("machine", f"{gb} fit into {room}.", where)
+    what = f"{weights} of weights and a context of {plan.context} tokens fit into {room}."
+    return facts, findings.ok("machine", what, where)
