@@ -31,6 +31,10 @@ COMMANDS = {
     "convert": ("colibri.cli.convert:convert", "Convert a model to Colibri's packed container."),
     "verify": ("colibri.cli.verify:verify", "Check a model completely before it is published."),
     "doctor": ("colibri.cli.doctor:doctor", "Find out why a model does not run, and what to do."),
+    "plan": (
+        "colibri.cli.plan:plan",
+        "Say where a model's memory would go and how fast it would be.",
+    ),
     "tune": ("colibri.cli.tune:tune", "Measure which settings are faster on this machine."),
     "cache": ("colibri.cli.cache:cache", "Show, clear and pin the stored context of models."),
     "bench": ("colibri.cli.bench:bench", "Make synthetic models and measure with them."),

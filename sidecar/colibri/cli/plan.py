@@ -1,0 +1,277 @@
+"""`coli plan`: where a model's memory would go and how fast it would be, before anything is loaded.
+
+For: people about to download or start a model, and scripts (`--json`). Reads config.json and file
+headers only, and asks the engine's own arithmetic, which opening uses too. Not for: measuring a
+model (`coli tune`). Heavy imports wait until the command runs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from colibri import settings
+from colibri.cli.options import settings_options
+
+_SCHEMA = 1
+_GB = 1e9
+# Assumed where the disk cannot be measured: a plain SATA drive or a busy cloud disk.
+_ASSUMED_DISK = 1e9
+_DISK_SECONDS = 0.5
+# Memory that others hold from here on is worth a second plan without them.
+_BUSY_SHARE = 0.1
+_TOKENIZER_FACTOR = 6
+
+
+@click.command()
+@click.argument("name", metavar="[MODEL]", required=False)
+@settings_options("model", "engine")
+@click.option(
+    "--disk-speed",
+    type=click.FloatRange(min=0.001),
+    metavar="GB/S",
+    help="Speed of the disk, instead of a short read.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan(
+    resolved: settings.Resolved, name: str | None, disk_speed: float | None, as_json: bool
+) -> None:
+    """Say where the memory of MODEL (a name or a folder) would go, and how fast it would be."""
+    report = make_report(resolved.settings, name, disk_speed)
+    click.echo(json.dumps(report, indent=2) if as_json else "\n".join(_lines(report)))
+
+
+def make_report(
+    chosen: settings.Settings, name: str | None, disk_speed: float | None
+) -> dict[str, Any]:
+    """Everything the command prints, as plain data; sizes in bytes."""
+    import dataclasses  # noqa: PLC0415
+
+    from colibri import sizes  # noqa: PLC0415
+    from colibri.cli.serve import model_folder  # noqa: PLC0415
+    from colibri.engine import ffi  # noqa: PLC0415
+    from colibri.hardware import cpu, memory, processes  # noqa: PLC0415
+    from colibri.models import estimate  # noqa: PLC0415
+    from colibri.models.container import open_folder  # noqa: PLC0415
+
+    folder = model_folder(dataclasses.replace(chosen, model=name) if name else chosen)
+    files = open_folder(folder, mirrors=[Path(item) for item in chosen.mirrors])
+    planner = ffi.Planner(files.geometry, files.tensors)
+    own = memory.rss() + _TOKENIZER_FACTOR * _size(folder / "tokenizer.json")
+    allowed = memory.allowance(sizes.parse(chosen.ram) if chosen.ram else None, (memory.rss(),))
+    choice = _choice(chosen, files.geometry, planner, allowed.bytes, own)
+    counts = _learnt(files, folder, chosen)
+    disk = _disk(folder, files.paths, disk_speed)
+    rate = _memory_speed(chosen.threads or cpu.usable_cores())
+    embedding = _embedding(files.tensors)
+    undrafted = _without_drafts(planner, choice)
+    found = estimate.traffic(files.geometry, undrafted, embedding, counts)
+    speed = estimate.speed(found, disk["bytes_per_second"], rate)
+    total, available = memory.system_figures()
+    report: dict[str, Any] = {
+        "schema": _SCHEMA,
+        "model": folder.name,
+        "folder": str(folder),
+        "kind": files.kind,
+        "budget": estimate.as_json(allowed),
+        "plan": estimate.as_json(choice.plan),
+        "drafts": {"most": choice.options.drafts, "reason": choice.reason},
+        "tiers": _tiers(choice.plan, files),
+        "kv_per_1000_tokens": 1000 * choice.plan.kv_bytes_per_token,
+        "per_token": estimate.as_json(found),
+        "tokens_per_second": estimate.as_json(speed),
+        "assumptions": {"disk": disk, "memory_bytes_per_second": rate},
+        "warnings": [*allowed.warnings, *estimate.warnings(choice.plan, found, speed)],
+        "in_use": None,
+        "whole_machine": None,
+    }
+    if total and available and total - available > _BUSY_SHARE * total and not chosen.ram:
+        report["in_use"] = {
+            "bytes": total - available,
+            "total": total,
+            "by": [estimate.as_json(holder) for holder in processes.memory_holders()],
+        }
+        most = memory.total() or total
+        whole = _choice(chosen, files.geometry, planner, most - memory.reserve(most), own)
+        alone = estimate.traffic(files.geometry, _without_drafts(planner, whole), embedding, counts)
+        report["whole_machine"] = {
+            "plan": estimate.as_json(whole.plan),
+            "per_token": estimate.as_json(alone),
+            "tokens_per_second": estimate.as_json(
+                estimate.speed(alone, disk["bytes_per_second"], rate)
+            ),
+        }
+    return report
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _choice(chosen: settings.Settings, geometry: Any, planner: Any, budget: int, own: int) -> Any:
+    """What opening would choose with a budget, as `models.backend` does."""
+    from colibri.engine.table import EngineOptions, Isa, Precision  # noqa: PLC0415
+    from colibri.models.budget import choose, idle_slot_bytes, program_bytes  # noqa: PLC0415
+
+    base = EngineOptions(
+        precision=Precision[chosen.precision.upper()],
+        isa=Isa[chosen.isa.upper()],
+        threads=chosen.threads,
+        memory_budget=budget,
+        caller_bytes=program_bytes(own, own)
+        + idle_slot_bytes(geometry, chosen.kv_slots - chosen.parallel),
+        sessions=chosen.parallel,
+        prefill_chunk=chosen.prefill_chunk,
+    )
+    return choose(geometry, planner.plan, base, context=chosen.ctx or 0, drafts=chosen.drafts)
+
+
+def _without_drafts(planner: Any, choice: Any) -> Any:
+    """The same plan over the trunk alone, whose experts every token reads."""
+    import msgspec  # noqa: PLC0415
+
+    if choice.options.drafts == 0:
+        return choice.plan
+    return planner.plan(msgspec.structs.replace(choice.options, drafts=0))
+
+
+def _embedding(tensors: Any) -> int:
+    """Bytes of the embedding where it is no head too: a token reads one row of it."""
+    found = {
+        t.name: t.bytes + t.scale_bytes for t in tensors if not t.name.startswith("model.layers")
+    }
+    return found.get("model.embed_tokens.weight", 0) if "lm_head.weight" in found else 0
+
+
+def _learnt(files: Any, folder: Path, chosen: settings.Settings) -> Any:
+    from colibri.models import usage  # noqa: PLC0415
+
+    geometry = files.geometry
+    if not geometry.n_experts:
+        return None
+    shape = usage.ModelShape(
+        family=files.family.name,
+        layers=geometry.n_layers,
+        mtp=geometry.n_mtp_layers,
+        experts=geometry.n_experts,
+    )
+    counts = usage.load(folder, usage.place(folder, chosen.state_dir), shape).counts
+    return counts[: geometry.n_layers]
+
+
+def _disk(folder: Path, paths: Any, given: float | None) -> dict[str, Any]:
+    """Speed of the disk and where the figure comes from."""
+    from colibri.hardware import disk  # noqa: PLC0415
+
+    if given is not None:
+        return {"bytes_per_second": given * _GB, "source": "given"}
+    there = [path for path in paths if path.stat().st_blocks * 512 >= path.stat().st_size]
+    try:
+        measured = disk.measure(there, _DISK_SECONDS) if there else None
+    except (disk.ReadFailure, OSError):
+        measured = None
+    if measured is None:
+        return {"bytes_per_second": _ASSUMED_DISK, "source": "assumed"}
+    source = "measured" if measured.direct else "measured through the page cache"
+    return {"bytes_per_second": measured.bytes_per_second, "source": source}
+
+
+def _memory_speed(threads: int) -> float:
+    from colibri.hardware import bandwidth  # noqa: PLC0415
+
+    return bandwidth.measure(threads)
+
+
+def _tiers(plan: Any, files: Any) -> dict[str, Any]:
+    from colibri.hardware import gpu  # noqa: PLC0415
+
+    seen = gpu.probe()
+    why = seen.problem or ("models run on the processor" if seen.gpus else "no NVIDIA GPU is seen")
+    return {
+        "vram": {"bytes": 0, "why": why},
+        "ram": {"bytes": plan.total_bytes, "experts": sum(c.slots for c in plan.classes)},
+        "disk": {
+            "bytes": sum(t.bytes + t.scale_bytes for t in files.tensors),
+            "experts": sum(c.experts for c in plan.classes),
+        },
+    }
+
+
+def _gb(size: float) -> str:
+    return f"{size / _GB:,.2f} GB" if size >= 1e9 else f"{size / 1e6:,.2f} MB"  # noqa: PLR2004
+
+
+def _lines(report: dict[str, Any]) -> list[str]:
+    plan, tiers, token = report["plan"], report["tiers"], report["per_token"]
+    budget, speed, disk = (
+        report["budget"],
+        report["tokens_per_second"],
+        report["assumptions"]["disk"],
+    )
+    experts = "cache of experts" if plan["streaming"] else "experts"
+    limit = _gb(budget["bytes"]) if budget["bytes"] else "no limit"
+    rows = [
+        ("weights that stay", plan["dense_bytes"]),
+        (experts, plan["cache_bytes"] if plan["streaming"] else plan["expert_bytes"]),
+        (f"{plan['sessions']} x {plan['context']:,} tokens of context", plan["sessions_bytes"]),
+        (f"prompts, {plan['prefill_chunk']:,} tokens at a time", plan["prefill_bytes"]),
+        ("reads in flight", plan["staging_bytes"]),
+        ("work buffers and lists", plan["work_bytes"] + plan["table_bytes"]),
+        ("the program itself", plan["caller_bytes"]),
+        ("together", plan["total_bytes"]),
+    ]
+    how = "streams its experts from disk" if plan["streaming"] else "is resident"
+    lines = [
+        f"{report['model']} ({report['kind']}) {how if plan['fits'] else 'does not fit'}.",
+        f"Budget: {limit} ({budget['origin']}).",
+        f"VRAM: 0 ({tiers['vram']['why']}). Disk: {_gb(tiers['disk']['bytes'])}.",
+        *(f"  {label:34} {_gb(size):>12}" for label, size in rows if size),
+    ]
+    for kind in plan["classes"]:
+        held = f"{kind['slots']:,} of {kind['experts']:,} in memory"
+        lines.append(f"Experts of {kind['slot_bytes']:,} bytes: {held}.")
+    lines.append(f"KV: {report['kv_per_1000_tokens'] / 1e6:,.2f} MB per 1,000 tokens.")
+    if token["cold"]:
+        learnt = token["read_learnt"]
+        more = "" if learnt is None else f", {_gb(learnt)} with what was learnt"
+        lines.append(
+            f"Experts per token: {_gb(token['cold'])}; read from disk {_gb(token['read_uniform'])} "
+            f"with even routing{more}."
+        )
+    lines.append(
+        f"Expected: {speed['low']:.2g} to {speed['high']:.2g} tok/s, from disk "
+        f"{disk['bytes_per_second'] / _GB:.2f} GB/s ({disk['source']}) and memory "
+        f"{report['assumptions']['memory_bytes_per_second'] / _GB:.0f} GB/s (measured)."
+    )
+    drafts = report["drafts"]
+    lines.append(
+        f"Drafts: up to {drafts['most']}."
+        if drafts["most"]
+        else f"Drafts: off, {drafts['reason']}."
+    )
+    lines += _beside(report)
+    return lines + [f"Warning: {text}" for text in report["warnings"]]
+
+
+def _beside(report: dict[str, Any]) -> list[str]:
+    """Who holds memory now, and what the machine would give without them."""
+    used, whole = report["in_use"], report["whole_machine"]
+    if used is None:
+        return []
+    names = ", ".join(
+        f"{'Colibri' if item['ours'] else item['name']} (process {item['pid']}) "
+        f"{_gb(item['bytes'])}"
+        for item in used["by"]
+    )
+    alone = whole["tokens_per_second"]
+    how = "streaming" if whole["plan"]["streaming"] else "resident"
+    return [
+        f"In use now: {_gb(used['bytes'])} of {_gb(used['total'])}"
+        + (f", most by {names}." if names else "."),
+        f"With the whole machine: {_gb(whole['plan']['budget'])}, {how}, "
+        f"{_gb(whole['per_token']['read_uniform'])} read per token, "
+        f"{alone['low']:.2g} to {alone['high']:.2g} tok/s.",
+    ]
