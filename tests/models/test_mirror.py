@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -261,6 +263,23 @@ def test_the_backend_reports_every_place(model: Path) -> None:
     assert other.files == 2
     assert len(other.left_out) == 1
     assert shards(drive)[0].name in other.left_out[0]
+
+
+def test_a_low_limit_of_open_files_is_raised_as_far_as_it_goes() -> None:
+    """In a process of its own: 800 shards and two mirrors, opened twice, with 1,024 allowed."""
+    program = """
+import resource
+from colibri.models.mirror import allow_open_files
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, min(hard, 4096)))
+for wanted in (100, 2000, 4800):
+    allow_open_files(wanted)
+    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["1024", "2128", "4096"]
 
 
 def test_the_sampled_places_lie_in_the_data() -> None:

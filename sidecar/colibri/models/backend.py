@@ -119,6 +119,8 @@ class NativeBackend:
 
     def __init__(self, options: Options) -> None:
         model = open_model(Path(options.folder), [Path(name) for name in options.mirrors])
+        places = 1 + len(options.mirrors)
+        mirror.allow_open_files(2 * places * len(model.files.paths))
         own, server = memory.rss(), memory.rss(options.server) if options.server else 0
         self._budget = memory.allowance(
             sizes.parse(options.ram) if options.ram else None, (own, server)

@@ -13,6 +13,7 @@ as one place has the shard. Thread rule: pure functions over files; results are 
 
 from __future__ import annotations
 
+import logging
 import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +26,13 @@ from colibri.engine.table import MirrorCounters, MirrorState
 from colibri.errors import ModelError, UsageError
 from colibri.models.safetensors import ShardSet, add_shard, data_start
 
+log = logging.getLogger(__name__)
+
 # The engine counts places in the bits of a word.
 MOST_MIRRORS: Final = 31
 _SAMPLE: Final = 4096
+# Pipes, logs, the model's small files.
+_OTHER_FILES: Final = 128
 _NO_FOLDER: Final = "there is no such folder; is the drive mounted?"
 
 
@@ -204,6 +209,25 @@ def _sample_offsets(name: str, start: int, size: int) -> tuple[int, int]:
     """The last page, and one that the name decides."""
     room = max(size - start - _SAMPLE, 1)
     return max(size - _SAMPLE, 0), start + zlib.crc32(name.encode()) * 4099 % room
+
+
+def allow_open_files(wanted: int) -> None:
+    """Raises this process's limit of open files as far as the system lets it. The usual 1,024 are
+    too few for a model of 141 shards with three mirrors, whose files are open twice while loading.
+    """
+    if os.name != "posix":
+        return  # Windows has no such limit
+    import resource  # noqa: PLC0415 - POSIX only
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted += _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (OSError, ValueError) as error:
+        log.warning("only %d files may be open at a time: %s", soft, error)
 
 
 def reports(found: Sequence[Place], counters: Sequence[MirrorCounters]) -> tuple[MirrorReport, ...]:
