@@ -326,8 +326,10 @@ static int32_t finish_chunk(colibri_session *session, const clb_error *error)
     session->length += n;
     session->pending -= n;
     clb_session_grown(session, session->length - n);
-    if (last)
+    if (last) {
         clb_session_logits_done(session, 1);
+        clb_store_end_scan(&engine->store);
+    }
     atomic_fetch_add_explicit(&engine->prompt_tokens, n, memory_order_relaxed);
     clb_session_drop_chunk(session);
     return COLIBRI_OK;

@@ -49,6 +49,8 @@ void clb_session_drop_chunk(colibri_session *session)
 
 static void end_pending(colibri_session *session)
 {
+    if (session->pending > 0)
+        clb_store_end_scan(&session->engine->store);
     session->pending = 0;
     session->total = 0;
     session->all_logits = NULL;

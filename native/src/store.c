@@ -31,6 +31,7 @@ int32_t clb_store_open(clb_store *store, int32_t n_layers, int32_t n_experts, co
 {
     memset(store, 0, sizeof *store);
     store->failed = -1;
+    store->scan = 1;
     store->items = calloc((size_t)n_layers * (size_t)n_experts + 1, sizeof *store->items);
     store->wanted = malloc(((size_t)n_experts + 1) * sizeof *store->wanted);
     store->guesses = malloc(((size_t)n_experts + 1) * sizeof *store->guesses);
@@ -424,6 +425,11 @@ void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts,
 void clb_store_prefetch_sure(clb_store *store, int32_t layer, const int32_t *experts, int32_t n)
 {
     prefetch(store, layer, experts, experts == NULL ? store->n_experts : n, CLB_GUESS_SURE);
+}
+
+void clb_store_end_scan(clb_store *store)
+{
+    store->scan++;
 }
 
 void clb_store_read_on(clb_store *store)

@@ -113,6 +113,7 @@ typedef struct {
     int32_t *guesses; /* last one first */
     int32_t n_guesses;
     int32_t guess_kind;  /* of the list */
+    uint32_t scan;       /* number of the prompt that passes, see clb_store_end_scan */
     int64_t guess_bytes; /* of one read on a guess */
     int32_t failed;      /* item whose read failed, -1 = none */
     clb_io_completion failure;
@@ -186,6 +187,9 @@ void clb_store_forget(clb_store *store);
 void clb_store_prefetch(clb_store *store, int32_t layer, const int32_t *experts, int32_t n);
 /* The same of the SURE kind, first wanted first; NULL = all experts of the layer, ascending. */
 void clb_store_prefetch_sure(clb_store *store, int32_t layer, const int32_t *experts, int32_t n);
+/* The prompt that sure guesses were made for has ended or stopped: what is left of them may go. Until then
+ * the steps of other sessions in between leave them alone. */
+void clb_store_end_scan(clb_store *store);
 /* Goes on reading what is asked for or guessed, without waiting: between two slices of work. */
 void clb_store_read_on(clb_store *store);
 /* One decode step has begun: the clock of heat. */

@@ -23,6 +23,7 @@ typedef struct clb_store_item {
     int32_t guessed;  /* read on a guess and not asked for yet: its place in the list of these plus 1 */
     int32_t warmed;   /* its read was started while idle */
     uint32_t request; /* the request during which its read started */
+    uint32_t scan;    /* the prompt for which it was guessed surely; 0 = none */
     uint8_t *staging;
     /* of the read under way */
     uint32_t failed_on[CLB_MAX_RANGES]; /* bit r = replica r failed this range */

@@ -59,6 +59,13 @@ static int may_go(const void *context, int32_t number, int32_t class_index)
     return !store->items[number].guessed && is_evictable(store, number, class_index);
 }
 
+/* Whether a guess may still come true: its request has not come, or the prompt goes on that will ask for
+ * it. */
+static int is_open(const clb_store *store, const clb_store_item *item)
+{
+    return item->request == store->n_requests || item->scan == store->scan;
+}
+
 /* A guess whose request has come without asking for it, the one most probably never asked for; -1 = none.
  * Guesses are few. With `any`, also one that may still come true. */
 static int32_t wrong_guess(const clb_store *store, int32_t class_index, int any)
@@ -66,8 +73,7 @@ static int32_t wrong_guess(const clb_store *store, int32_t class_index, int any)
     int32_t best = -1;
     for (int32_t i = 0; i < store->n_unused; i++) {
         int32_t number = store->unused[i];
-        if (!is_evictable(store, number, class_index) ||
-            (!any && store->items[number].request == store->n_requests))
+        if (!is_evictable(store, number, class_index) || (!any && is_open(store, &store->items[number])))
             continue;
         if (best < 0 || store->policy.heat[number].chance < store->policy.heat[best].chance)
             best = number;
@@ -137,6 +143,7 @@ int32_t clb_store_take_slot(clb_store *store, int32_t number, int32_t order)
     class->owner[slot] = number;
     atomic_fetch_add_explicit(&store->n_cached, 1, memory_order_relaxed);
     item->slot = slot;
+    item->scan = guess && store->guess_kind == CLB_GUESS_SURE ? store->scan : 0;
     if (guess)
         clb_store_set_guessed(store, number, 1);
     return slot;

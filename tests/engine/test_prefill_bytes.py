@@ -125,6 +125,29 @@ def test_a_prompt_cancelled_inside_its_chunk_reads_nothing_again(model: Model) -
         assert read <= 1.1 * expert_bytes(model, mtp=False), slices
 
 
+def test_steps_of_another_session_leave_what_was_read_ahead_alone(model: Model) -> None:
+    """Each step's own guesses would else push out half of the next layer, slice after slice."""
+    ids = prompt(model, 1024)
+    options = {"expert_slots": slots_for(model, 0.25), "prefill_chunk": 1024}
+    with (
+        open_engine(model, **options) as engine,
+        engine.session() as mate,
+        engine.session() as session,
+    ):
+        mate.prefill(ids[:20])
+        before = engine.snapshot()
+        session.prefill_start(ids)
+        slices = 0
+        while not session.prefill_step(-1).finished:
+            slices += 1
+            if slices % 8 == 0:
+                engine.decode([mate], [ids[slices % len(ids)]])
+        after = engine.snapshot()
+    assert slices > 100
+    wasted = after.wasted_bytes - before.wasted_bytes
+    assert wasted <= 0.1 * (after.expert_bytes_read - before.expert_bytes_read)
+
+
 def test_few_tokens_share_their_experts(model: Model) -> None:
     """A short prompt asks for each expert once, where single steps ask again and again."""
     ids = prompt(model, 16)
