@@ -11,8 +11,11 @@
 #define MEASURED_SECONDS 0.05
 /* ... and moves the average by this share. */
 #define NEW_SHARE 0.25
-/* What a replica may go without being measured before one read is sent to it. */
-#define STALE_SECONDS 20.0
+/* A replica that was not measured for this many times as long as a read from it takes is sent one: a bad
+ * measurement is soon made good, and a slow drive costs a fiftieth of the time. */
+#define STALE_READS 50.0
+#define LEAST_STALE_SECONDS 1.0
+#define MOST_STALE_SECONDS 120.0
 #define FIRST_RETRY_SECONDS 1.0
 #define LAST_RETRY_SECONDS 120.0
 
@@ -40,6 +43,16 @@ static double assumed_rate(const clb_replica *replicas, int32_t n, int32_t i)
     return rate > 0 ? rate : 1.0;
 }
 
+static int is_stale(const clb_replica *r, int64_t bytes, double now)
+{
+    double seconds = r->rate > 0 ? STALE_READS * (double)bytes / r->rate : 0;
+    if (seconds < LEAST_STALE_SECONDS)
+        seconds = LEAST_STALE_SECONDS;
+    if (seconds > MOST_STALE_SECONDS)
+        seconds = MOST_STALE_SECONDS;
+    return now - r->measured_at >= seconds;
+}
+
 int32_t clb_replica_choose(const clb_replica *replicas, int32_t n, uint32_t allowed, int64_t bytes,
                            double now)
 {
@@ -56,7 +69,7 @@ int32_t clb_replica_choose(const clb_replica *replicas, int32_t n, uint32_t allo
                 last_resort = i;
             continue;
         }
-        if (r->outstanding == 0 && now - r->measured_at >= STALE_SECONDS)
+        if (r->outstanding == 0 && is_stale(r, bytes, now))
             return i;
         const double end = (double)(r->outstanding + bytes) / assumed_rate(replicas, n, i);
         const int wins_tie = best >= 0 && end == best_end && r->rate <= 0 && replicas[best].rate > 0;
@@ -79,7 +92,7 @@ void clb_replica_started(clb_replica *replica, int64_t bytes, double now)
     r->outstanding += bytes;
     r->loaded |= r->outstanding >= LOAD_BYTES;
     r->trying = r->failures > 0;
-    if (now - r->measured_at >= STALE_SECONDS) /* one read is enough to find out */
+    if (is_stale(r, bytes, now)) /* one read is enough to find out */
         r->measured_at = now;
 }
 
