@@ -26,6 +26,7 @@ from jinja2.parser import Parser
 
 from colibri.errors import ModelError, RequestError
 from colibri.text.tokenizer import Guard, Tokenizer
+from colibri.text.volatile import stable_message
 
 MAX_SOURCE_CHARS: Final = 1 << 20
 _MAX_STEPS: Final = 1_000_000  # loop turns, calls and joins of one rendering
@@ -407,8 +408,10 @@ class ChatTemplate:
         """The prompt of a conversation. `role` of a message is trusted (the API has checked it),
         every other text in `messages` and `tools` is content and can never become a control token.
 
-        RequestError naming `messages` when the template refuses or fails.
+        A system message loses what changes from request to request (`volatile`). RequestError naming
+        `messages` when the template refuses or fails.
         """
+        messages = [stable_message(message) for message in messages]
         texts = [self.source, *_texts(messages), *_texts(tools or [])]
         guard = Guard(self._tokenizer, texts)
         limits = _Limits(_MAX_EXTRA_CHARS + _MAX_GROWTH * sum(map(len, texts)))
