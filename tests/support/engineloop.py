@@ -39,10 +39,13 @@ class EngineLoop:
         parallel: int = 1,
         policy: Callable[[int], DraftPolicy] = Fixed,
         clock: Callable[[], float] = time.perf_counter,
+        slots: int = 0,
     ) -> None:
         self.on_event: Callable[[Event], None] = lambda event: None
         self.events: queue.Queue[Event] = queue.Queue()
-        self.worker = Worker(backend, self._emit, parallel=parallel, policy=policy, clock=clock)
+        self.worker = Worker(
+            backend, self._emit, slots=slots, parallel=parallel, policy=policy, clock=clock
+        )
         self.thread = threading.Thread(target=self.worker.run, daemon=True)
         self.thread.start()
         self._jobs = 0

@@ -91,9 +91,7 @@ def test_R109_the_second_to_last_answer_stays_as_it_was() -> None:
     """Rendered as history once, an answer is rendered so in every turn that follows."""
     two = [*ASK, said(content=ANSWER), NEXT]
     second = GLM.encode(GLM.render(two))
-    third = GLM.encode(
-        GLM.render([*two, said(content="Yes.", reasoning_content=REASONING), NEXT])
-    )
+    third = GLM.encode(GLM.render([*two, said(content="Yes.", reasoning_content=REASONING), NEXT]))
     assert common_prefix(second, third) == len(second)
 
 
@@ -183,7 +181,10 @@ def test_R042_claude_codes_own_body_differs_in_nothing_but_the_line() -> None:
         json.dumps(
             GLM.encode(
                 GLM.render(
-                    [{"role": "system", "content": f"{BILLING.format(1, 'cli', h)}\n{system}"}, NEXT]
+                    [
+                        {"role": "system", "content": f"{BILLING.format(1, 'cli', h)}\n{system}"},
+                        NEXT,
+                    ]
                 )
             )
         )

@@ -246,6 +246,31 @@ def test_with_windows_the_better_of_memory_and_disk_is_taken(tmp_path: Path) -> 
         second.stop()
 
 
+def test_a_conversation_that_leaves_its_slot_is_still_written_to_its_end(tmp_path: Path) -> None:
+    """An agent asks for a title right behind an answer; with one slot that takes its place."""
+    first = Server(tmp_path)
+    held = first.disk.writer.submit
+    given: list[object] = []
+
+    def slow(job: object) -> bool:
+        given.append(job)
+        time.sleep(0.02)
+        return held(job)  # type: ignore[arg-type]
+
+    first.disk.writer.submit = slow  # type: ignore[method-assign,assignment]
+    prompt = SYSTEM * 20
+    jobs = [first.submit(prompt), first.submit("a title, please " * 8), first.submit("x" * 300)]
+    for job in jobs:
+        while not isinstance(first.next(job), Done):
+            pass
+    first.stop()
+    second = Server(tmp_path)
+    try:
+        assert second.cached(prompt + "and now?") == blocks(prompt)
+    finally:
+        second.stop()
+
+
 def test_writing_goes_on_while_others_decode(tmp_path: Path) -> None:
     server = Server(tmp_path, slots=2, parallel=2)
     try:

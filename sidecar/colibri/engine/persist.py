@@ -84,6 +84,8 @@ class Persist:
         self._disk = disk = backend.disk
         self._tokens = backend.block_tokens
         self._saves: dict[int, _Save] = {}
+        # Of conversations that have left their slots before all of them was written.
+        self._left: list[_Save] = []
         self._held: dict[int, bytes] = {}
         self._decoding = False
         if disk is not None:
@@ -189,10 +191,17 @@ class Persist:
         if self._disk is None or whole == 0:
             return
         save = self._saves.get(slot.index)
+        if save is not None and save.holding is not slot.holding:
+            self._left.append(self._saves.pop(slot.index))
+            save = None
+        if save is None:
+            save = next((left for left in self._left if left.holding is slot.holding), None)
+            if save is not None:
+                self._left.remove(save)
+                save.slot, self._saves[slot.index] = slot, save
         if (
             save is None
             or save.lost
-            or save.holding is not slot.holding
             or common_prefix(save.tokens, slot.history) < save.next * self._tokens
         ):
             save = self._saves[slot.index] = _Save(slot)
@@ -208,7 +217,7 @@ class Persist:
         if decoding != self._decoding:
             self._decoding = decoding
             (disk.writer.decode_started if decoding else disk.writer.decode_ended)()
-        if self._saves and not (decoding and disk.writer.busy):
+        if self._pending() and not (decoding and disk.writer.busy):
             self._save_one(disk)
 
     def save(self, max_ms: int) -> bool:
@@ -221,9 +230,12 @@ class Persist:
                 return True
         return False
 
+    def _pending(self) -> tuple[_Save, ...]:
+        return (*self._left, *self._saves.values())
+
     def _save_one(self, disk: Disk) -> bool:
         """Gives one block to the writer, or saves one slot's file; False if neither can be done."""
-        for save in tuple(self._saves.values()):
+        for save in self._pending():
             if save.missing is None:
                 found = disk.store.missing(save.tokens[: save.whole * self._tokens], save.next)
                 save.missing = deque(found)
@@ -264,7 +276,10 @@ class Persist:
             save.lost = True
 
     def _saved(self, disk: Disk, save: _Save) -> None:
-        """Everything given has been written: the slot's file says so."""
+        """Everything given has been written: the file of a slot that holds it still says so."""
+        if save in self._left:
+            self._left.remove(save)
+            return
         if self._saves.get(save.slot.index) is save:
             del self._saves[save.slot.index]
         tokens = save.tokens
@@ -286,7 +301,7 @@ class Persist:
         end = time.monotonic() + _STOP_SECONDS
         if self._decoding:
             disk.writer.decode_ended()
-        while self._saves and time.monotonic() < end:
+        while self._pending() and time.monotonic() < end:
             if not self.save(100):
                 disk.writer.flush(0.1)
         disk.writer.stop(max(0.1, end - time.monotonic()))

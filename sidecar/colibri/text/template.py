@@ -408,8 +408,8 @@ class ChatTemplate:
         """The prompt of a conversation. `role` of a message is trusted (the API has checked it),
         every other text in `messages` and `tools` is content and can never become a control token.
 
-        A system message loses what changes from request to request (`volatile`). RequestError naming
-        `messages` when the template refuses or fails.
+        A system message loses what changes from request to request (`volatile`).
+        RequestError naming `messages` when the template refuses or fails.
         """
         messages = [stable_message(message) for message in messages]
         texts = [self.source, *_texts(messages), *_texts(tools or [])]
