@@ -31,9 +31,13 @@ class ServeProcess:
 
 
 @contextmanager
-def serve(model: Path, *arguments: str) -> Iterator[ServeProcess]:
-    """Starts a server for a model folder on a free port and stops it afterwards."""
+def serve(model: Path, *arguments: str, group: Path | None = None) -> Iterator[ServeProcess]:
+    """Starts a server for a model folder on a free port and stops it afterwards. `group` is the
+    file of a control group that it joins first.
+    """
     command = [sys.executable, "-m", "colibri.cli", "serve", "--model", str(model), "--port", "0"]
+    if group is not None:
+        command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group), *command]
     path = os.pathsep.join(entry for entry in sys.path if entry)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stderr"

@@ -24,6 +24,7 @@ _DISK_SECONDS = 0.5
 # Memory that others hold from here on is worth a second plan without them.
 _BUSY_SHARE = 0.1
 _TOKENIZER_FACTOR = 6
+_ROUND = 32 << 20
 
 
 @click.command()
@@ -61,6 +62,8 @@ def make_report(
     files = open_folder(folder, mirrors=[Path(item) for item in chosen.mirrors])
     planner = ffi.Planner(files.geometry, files.tensors)
     own = memory.rss() + _TOKENIZER_FACTOR * _size(folder / "tokenizer.json")
+    # A server will not be of exactly this size; what is planned must hold there too.
+    own = -(-(own + _ROUND // 4) // _ROUND) * _ROUND
     allowed = memory.allowance(sizes.parse(chosen.ram) if chosen.ram else None, (memory.rss(),))
     choice = _choice(chosen, files.geometry, planner, allowed.bytes, own)
     counts = _learnt(files, folder, chosen)

@@ -24,7 +24,7 @@ _KV_SHARE: Final = 0.5
 # their cache.
 _STREAMING_KV_SHARE: Final = 0.08
 # Server and engine process grow while they work: threads, requests, text. Measured.
-GROWTH_BYTES: Final = 24 << 20
+GROWTH_BYTES: Final = 12 << 20
 
 PlanFor = Callable[[int], Plan]
 
