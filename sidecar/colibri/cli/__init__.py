@@ -36,7 +36,7 @@ COMMANDS = {
         "Say where a model's memory would go and how fast it would be.",
     ),
     "tune": ("colibri.cli.tune:tune", "Measure which settings are faster on this machine."),
-    "cache": ("colibri.cli.cache:cache", "Show, clear and pin the stored context of models."),
+    "cache": ("colibri.cli.cache:cache", "Show, fill, clear and pin stored context."),
     "bench": ("colibri.cli.bench:bench", "Make synthetic models and measure with them."),
     "config": ("colibri.cli.config:config", "Show settings and where they come from."),
 }

@@ -1,7 +1,7 @@
 """`coli cache`: the context that is stored on disk, per model.
 
-For: people who wonder what their disk holds, and scripts (`--json`). Not for: computing anything;
-a prefix is named by the first letters of its id, as `list` prints it.
+For: people who wonder what their disk holds, and scripts (`--json`). Not for: computing anything,
+which `cache_warm` does; a prefix is named by the first letters of its id, as `list` prints it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from colibri import paths, settings
+from colibri.cli.cache_warm import warm
 from colibri.errors import NotFoundError, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ _FEWEST_ID_CHARS = 4
 
 @click.group()
 def cache() -> None:
-    """Show, clear and pin the stored context of models."""
+    """Show, fill, clear and pin the stored context of models."""
+
+
+cache.add_command(warm)
 
 
 def _state_option(command: Callable[..., Any]) -> Callable[..., Any]:
