@@ -468,6 +468,11 @@ class Engine:
         lib.colibri_engine_kv_layout(self._alive(), text, size)
         return bytes(ffi.string(text)).decode()
 
+    def shrink(self, expert_bytes: int) -> None:
+        """Makes the expert cache of a streaming engine smaller, for good. Between steps."""
+        call = _Call()
+        call.check(lib.colibri_engine_shrink(self._alive(), expert_bytes, call.text, call.len))
+
     def snapshot(self) -> Snapshot:
         """Counters now. Any thread."""
         raw = ffi.new("colibri_engine_snapshot_t *")

@@ -26,6 +26,7 @@ from colibri.kv.disk import Disk
 from colibri.models import mirror
 from colibri.models.budget import Choice, choose, idle_slot_bytes, program_bytes, remedy
 from colibri.models.draft_choice import AUTO, NO_MEMORY, NO_MTP_LAYER
+from colibri.models.guard import MemoryGuard
 from colibri.models.kv_disk import open_disk
 from colibri.models.learning import Learning
 from colibri.models.mirror import Place
@@ -141,6 +142,12 @@ class NativeBackend:
             prefill_chunk=options.prefill_chunk,
         )
         self._engine, choice = _open(model, base, options)
+        self._guard = MemoryGuard(
+            self._budget.bytes,
+            lambda: memory.rss() + (memory.rss(options.server) if options.server else 0),
+            self._cache_bytes,
+            self._engine.shrink,
+        )
         self._places = model.files.places or (Place(model.files.folder, model.files.paths),)
         self._tokenizer = model.text.tokenizer
         self.end_ids = model.text.end_ids
@@ -200,8 +207,14 @@ class NativeBackend:
         self._engine.decode_many(cast(Sequence[ffi.Session], sessions), tokens)
         if self._learning is not None:
             self._learning.after_step()
+        self._guard.after_step()
+
+    def _cache_bytes(self) -> int:
+        snapshot = self._engine.snapshot()
+        return snapshot.expert_bytes if snapshot.streaming else 0
 
     def idle(self, max_ms: int) -> bool:
+        self._guard.after_step()
         return self._learning is not None and self._learning.idle(max_ms)
 
     @property
