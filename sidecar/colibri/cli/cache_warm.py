@@ -11,10 +11,12 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
 import click
 
@@ -24,8 +26,6 @@ from colibri.errors import NetworkError, ResourceError, UsageError
 from colibri.settings import Settings
 
 if TYPE_CHECKING:
-    import httpx
-
     from colibri.kv.disk import Disk
 
 _SCHEMA: Final = 1
@@ -164,22 +164,24 @@ def _served(base: str, chosen: Settings, *, named: bool) -> str | None:
 
     Raises NetworkError instead if somebody has `named` the address.
     """
-    import httpx  # noqa: PLC0415 - a quarter of a second
-
     try:
-        with _client(base, chosen, _KNOCK_SECONDS) as client:
-            name = client.get("/").json()["name"]
-            models = client.get("/v1/models").json() if name == "colibri" else {}
-            return str(models["data"][0]["id"])
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
-        if not named:
-            return None
-        reason = str(error) if isinstance(error, httpx.HTTPError) else "it is no such server"
-        raise NetworkError(
-            f"no Colibri server answers: {reason or type(error).__name__}.",
-            where=base,
-            hint="Check the address, and COLI_API_KEY if the server wants a key.",
-        ) from error
+        if _json(base, "/", chosen)["name"] == "colibri":
+            return str(_json(base, "/v1/models", chosen)["data"][0]["id"])
+        reason = "another program does"
+    except HTTPError as error:
+        error.close()
+        reason = f"status {error.code}"
+    except (OSError, HTTPException) as error:
+        reason = _words(error)
+    except (ValueError, LookupError, TypeError):
+        reason = "no such server is there"
+    if not named:
+        return None
+    raise NetworkError(
+        f"no Colibri server answers: {reason}.",
+        where=base,
+        hint="Check the address, and COLI_API_KEY if the server wants a key.",
+    )
 
 
 def _is_wanted(served: str, chosen: Settings) -> bool:
@@ -192,20 +194,34 @@ def _is_wanted(served: str, chosen: Settings) -> bool:
     return served in (chosen.model_id, open_text(catalog.resolve(chosen.model)).model_id)
 
 
-@contextmanager
-def _client(base: str, chosen: Settings, timeout: float) -> Iterator[httpx.Client]:
-    import httpx  # noqa: PLC0415
+def _open(
+    base: str, path: str, chosen: Settings, timeout: float, body: bytes | None = None
+) -> HTTPResponse:
+    """Sends a request past all proxies. Raises HTTPError for a status of 400 and above; OSError,
+    HTTPException or ValueError for what is no HTTP.
+    """
+    if not base.startswith(("http://", "https://")):
+        raise ValueError("not a URL")
+    headers = {"Content-Type": "application/json"}
+    if chosen.api_key:
+        headers["Authorization"] = f"Bearer {chosen.api_key}"
+    request = Request(base + path, body, headers)  # noqa: S310 - checked above
+    return cast(HTTPResponse, build_opener(ProxyHandler({})).open(request, timeout=timeout))
 
-    headers = {"Authorization": f"Bearer {chosen.api_key}"} if chosen.api_key else {}
-    with httpx.Client(base_url=base, headers=headers, timeout=timeout, trust_env=False) as client:
-        yield client
+
+def _json(base: str, path: str, chosen: Settings) -> Any:
+    with _open(base, path, chosen, _KNOCK_SECONDS) as answer:
+        return json.loads(answer.read(_MAX_FILE_BYTES))
+
+
+def _words(error: Exception) -> str:
+    cause = getattr(error, "reason", error)
+    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
 
 
 def _by_server(
     base: str, chosen: Settings, body: dict[str, Any], progress: _Progress
 ) -> dict[str, Any]:
-    import httpx  # noqa: PLC0415
-
     route = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     done = threading.Event()
     watcher = threading.Thread(
@@ -214,24 +230,18 @@ def _by_server(
     watcher.start()
     usage: dict[str, Any] | None = None
     try:
-        with (
-            _client(base, chosen, _SILENCE_SECONDS) as client,
-            client.stream("POST", route, json=body) as answer,
-        ):
-            if answer.status_code != httpx.codes.OK:
-                answer.read()
-                raise _refusal(answer, base)
-            for line in answer.iter_lines():
-                if not line.startswith("data: {"):
+        with _open(base, route, chosen, _SILENCE_SECONDS, json.dumps(body).encode()) as answer:
+            for line in answer:
+                if not line.startswith(b"data: {"):
                     continue
-                chunk = json.loads(line.removeprefix("data: "))
+                chunk = json.loads(line.removeprefix(b"data: "))
                 if "error" in chunk:
                     raise errors.EngineFailure(str(chunk["error"].get("message")), where=base)
                 usage = chunk.get("usage") or usage
-    except httpx.HTTPError as error:
-        raise NetworkError(
-            f"the connection was lost: {error or type(error).__name__}.", where=base
-        ) from error
+    except HTTPError as error:
+        raise _refusal(error, base) from None
+    except (OSError, HTTPException, ValueError) as error:
+        raise NetworkError(f"the connection was lost: {_words(error)}.", where=base) from error
     finally:
         done.set()
         watcher.join()
@@ -247,26 +257,25 @@ def _by_server(
 
 def _watch(base: str, chosen: Settings, done: threading.Event, progress: _Progress) -> None:
     """Shows how far the one request is that reads a prompt; our own, unless others read too."""
-    import httpx  # noqa: PLC0415
-
-    with _client(base, chosen, _KNOCK_SECONDS) as client:
-        while not done.wait(_POLL_SECONDS):
-            try:
-                active = client.get("/health").json().get("requests", [])
-            except (httpx.HTTPError, ValueError, AttributeError):
-                continue
-            reading = [one for one in active if one.get("phase") == "prefill"]
-            if len(reading) == 1:
-                one = reading[0]
-                progress.show(one["prompt_tokens_done"], one["prompt_tokens"], one["eta_seconds"])
+    while not done.wait(_POLL_SECONDS):
+        try:
+            active = _json(base, "/health", chosen).get("requests", [])
+        except (OSError, HTTPException, ValueError, AttributeError):
+            continue
+        reading = [one for one in active if one.get("phase") == "prefill"]
+        if len(reading) == 1:
+            one = reading[0]
+            progress.show(one["prompt_tokens_done"], one["prompt_tokens"], one["eta_seconds"])
 
 
-def _refusal(answer: httpx.Response, base: str) -> errors.ColibriError:
+def _refusal(answer: HTTPError, base: str) -> errors.ColibriError:
     try:
-        message = str(answer.json()["error"]["message"])
-    except (ValueError, LookupError, TypeError):
-        message = f"the server answers with status {answer.status_code}."
-    code = answer.status_code
+        message = str(json.loads(answer.read())["error"]["message"])
+    except (OSError, ValueError, LookupError, TypeError):
+        message = f"the server answers with status {answer.code}."
+    finally:
+        answer.close()
+    code = answer.code
     if code in (401, 403):
         return errors.AuthenticationError(message, where=base, hint="Set COLI_API_KEY.")
     if code == 429:  # noqa: PLR2004
