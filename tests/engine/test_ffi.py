@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from colibri.engine import ffi
+from colibri.engine import cvalues, ffi, packing
 from colibri.engine.ffi import Engine, EngineCancelled, EngineError, Status
 from colibri.engine.table import EngineOptions, Format, Isa, Sampling, Tensor
 from tests.engine.tiny import CONTEXT, GEOMETRY, OPTIONS, VOCAB, write
@@ -246,7 +246,7 @@ def test_a_published_models_table_of_118000_entries_reaches_c_whole() -> None:
         Tensor(f"model.layers.{i // 1536}.mlp.experts.{i}.w", Format.F32, 1, 2 + i, 0, 8 * i, 4)
         for i in range(118_000)
     ]
-    blob, rows = ffi._tensor_rows(tensors)
+    blob, rows = cvalues._tensor_rows(tensors)
     text = blob.tobytes()
     start = int(blob.ctypes.data)
     for i in (0, 1, 59_000, 117_999):
@@ -307,9 +307,9 @@ def test_packing_and_unpacking_a_matrix_loses_nothing(format: Format) -> None:
         Format.BF16: lambda: (data.astype("<u4") << 16).view("<f4"),
         Format.Q8_0: lambda: _from_q8_0(data, rows, cols),
     }[format]()
-    packed = ffi.weight_pack(format, 0, rows, cols, np.ascontiguousarray(data))
-    assert packed.nbytes == ffi.weight_packed_bytes(format, 0, rows, cols)
-    assert np.array_equal(ffi.weight_unpack(format, 0, rows, cols, packed), expected)
+    packed = packing.weight_pack(format, 0, rows, cols, np.ascontiguousarray(data))
+    assert packed.nbytes == packing.weight_packed_bytes(format, 0, rows, cols)
+    assert np.array_equal(packing.weight_unpack(format, 0, rows, cols, packed), expected)
 
 
 def _q8_0(random: np.random.Generator, rows: int, cols: int) -> np.ndarray[Any, Any]:
@@ -325,10 +325,12 @@ def _from_q8_0(blocks: np.ndarray[Any, Any], rows: int, cols: int) -> np.ndarray
 
 
 def test_impossible_matrices_are_refused() -> None:
-    assert _refused(lambda: ffi.weight_packed_bytes(99, 0, 4, 4)).code is Status.INVALID
-    assert _refused(lambda: ffi.weight_packed_bytes(1, 0, 1 << 40, 1 << 40)).code is Status.INVALID
+    assert _refused(lambda: packing.weight_packed_bytes(99, 0, 4, 4)).code is Status.INVALID
+    assert (
+        _refused(lambda: packing.weight_packed_bytes(1, 0, 1 << 40, 1 << 40)).code is Status.INVALID
+    )
     data = np.zeros(3, dtype="<f4")
-    assert _refused(lambda: ffi.weight_pack(1, 0, 2, 2, data)).code is Status.INVALID
+    assert _refused(lambda: packing.weight_pack(1, 0, 2, 2, data)).code is Status.INVALID
 
 
 def test_the_processor_has_its_best_instruction_set() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from colibri.cli.convert import ProgressLine, describe
-from colibri.engine import ffi
+from colibri.engine import packing
 from colibri.engine.table import Format, Layout
 from colibri.errors import IntegrityError, ModelError, ResourceError, UsageError
 from colibri.models import catalog, pack_shards, pack_writer, packed
@@ -59,7 +59,7 @@ def test_a_published_container_keeps_its_codes_and_scales(tmp_path: Path) -> Non
             path = before.paths[source.scale_file]
             scales = path.read_bytes()[source.scale_offset :][: source.scale_bytes]
         shape = source.rows, source.cols
-        expected = ffi.weight_pack(source.format, source.group, *shape, data, scales)
+        expected = packing.weight_pack(source.format, source.group, *shape, data, scales)
         assert stored == expected.tobytes()
     assert not sources
 

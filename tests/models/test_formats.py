@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colibri.engine import ffi
+from colibri.engine import cvalues, packing
 from colibri.engine.table import Format
 from colibri.models import formats
 from colibri.models.formats import GROUP_SIZES, Quantized, candidates, container_group, resolve
@@ -20,12 +20,12 @@ PAIRS = [(fmt, 0) for fmt in Format if fmt != Format.I4_GROUP] + [
 def test_byte_counts_are_those_of_the_engine(fmt: Format, group: int, rows: int, cols: int) -> None:
     if fmt in formats.BLOCK_BYTES and cols % 32:
         cols = 32 * formats.ceil_div(cols, 32)
-    lib = ffi.lib
+    lib = cvalues.lib
     assert formats.plain_bytes(fmt, rows, cols) == lib.colibri_weight_plain_bytes(fmt, rows, cols)
     scales = 4 * formats.scale_count(fmt, group, rows, cols)
     assert scales == lib.colibri_weight_scale_bytes(fmt, group, rows, cols)
     packed = formats.packed_bytes(fmt, group, rows, cols)
-    assert packed == ffi.weight_packed_bytes(fmt, group, rows, cols)
+    assert packed == packing.weight_packed_bytes(fmt, group, rows, cols)
 
 
 def pair(fmt: Format, group: int, rows: int, cols: int) -> Quantized:

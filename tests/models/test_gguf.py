@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from colibri.engine import ffi
+from colibri.engine import packing
 from colibri.engine.table import Format
 from colibri.errors import ModelError
 from colibri.models import gguf, gguf_text
@@ -123,7 +123,7 @@ def values(folder: Path) -> dict[str, NDArray[np.float32]]:
     for t in opened.tensors:
         data = opened.paths[t.file].read_bytes()[t.offset : t.offset + t.bytes]
         if t.layout:
-            result[t.name] = ffi.weight_unpack(t.format, t.group, t.rows, t.cols, data)
+            result[t.name] = packing.weight_unpack(t.format, t.group, t.rows, t.cols, data)
         else:
             result[t.name] = np.frombuffer(data, np.float32)
     return result

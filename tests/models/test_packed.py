@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from colibri.engine import ffi
+from colibri.engine import packing
 from colibri.engine.table import Format, Layout
 from colibri.errors import ModelError
 from colibri.models import formats, packed
@@ -52,7 +52,7 @@ def test_the_engine_packs_as_the_layout_is_described(
 ) -> None:
     data, scales = random_plain(fmt, group, rows, cols)
     ours = reference_packer.pack(fmt, group, rows, cols, data, scales)
-    assert ffi.weight_pack(fmt, group, rows, cols, data, scales).tobytes() == ours
+    assert packing.weight_pack(fmt, group, rows, cols, data, scales).tobytes() == ours
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_the_index_stamps_format_shape_place_and_hash(container: Path) -> None:
     assert (entry["format"], entry["layout"], entry["shape"]) == ("F32", "packed", [64, 96])
     data = (container / index["files"][0]["name"]).read_bytes()
     span = data[entry["offset"] : entry["offset"] + entry["bytes"]]
-    values = ffi.weight_unpack(Format.F32, 0, 64, 96, span)
+    values = packing.weight_unpack(Format.F32, 0, 64, 96, span)
     expected = files.weights(files.llama_shapes(files.LLAMA))["model.layers.0.mlp.down_proj.weight"]
     assert np.array_equal(values, expected)
     opened = {tensor.name: tensor for tensor in open_folder(container).tensors}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from colibri.engine import ffi
+from colibri.engine import ffi, packing
 from colibri.engine.table import EngineOptions, Format, KvType, Precision
 from colibri.models.container import ModelFiles, open_folder
 from colibri.models.convert import convert
@@ -143,7 +143,7 @@ def test_packing_a_published_container_loses_nothing(folder: Path, packed: Path)
         if tensor.rows == 1:
             found = np.frombuffer(data, np.float32).reshape(shape)
         else:
-            found = ffi.weight_unpack(tensor.format, tensor.group, *shape, data)
+            found = packing.weight_unpack(tensor.format, tensor.group, *shape, data)
         stored = source.stored(tensor.name)
         assert np.array_equal(found, dequantize(stored).reshape(shape)), tensor.name
         assert Format(tensor.format).name.lower() == stored.format

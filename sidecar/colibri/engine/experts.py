@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colibri.engine import ffi as binding
-from colibri.engine._colibri import ffi, lib
+from colibri.engine.cvalues import Call, ffi, lib
 from colibri.engine.status import EngineError, Status
 
 Counts = NDArray[np.int64]
@@ -52,7 +52,7 @@ def usage(engine: binding.Engine, layers: int, experts: int) -> Counts:
     counts the MTP layers too. Any thread.
     """
     counts = np.zeros((layers, experts), np.int64)
-    call = binding._Call()
+    call = Call()
     with engine._lock:
         status = lib.colibri_engine_usage(
             engine._alive(), ffi.from_buffer("int64_t[]", counts), counts.size, call.text, call.len
@@ -64,7 +64,7 @@ def usage(engine: binding.Engine, layers: int, experts: int) -> Counts:
 def set_usage(engine: binding.Engine, counts: Counts) -> None:
     """Tells the cache what was learnt before; shape as `usage` gives it."""
     counts = np.ascontiguousarray(counts, np.int64)
-    call = binding._Call()
+    call = Call()
     call.check(
         lib.colibri_engine_set_usage(
             engine._alive(), ffi.from_buffer("int64_t[]", counts), counts.size, call.text, call.len
@@ -75,20 +75,20 @@ def set_usage(engine: binding.Engine, counts: Counts) -> None:
 def warm(engine: binding.Engine, max_ms: int) -> bool:
     """Loads the hottest experts into free slots for about `max_ms`; True = nothing left to do."""
     done = ffi.new("int32_t *")
-    call = binding._Call()
+    call = Call()
     call.check(lib.colibri_engine_warm(engine._alive(), max_ms, done, call.text, call.len))
     return bool(done[0])
 
 
 def shrink(engine: binding.Engine, expert_bytes: int) -> None:
     """Gives up cached experts, for good, until they take no more than `expert_bytes`."""
-    call = binding._Call()
+    call = Call()
     call.check(lib.colibri_engine_shrink(engine._alive(), expert_bytes, call.text, call.len))
 
 
 def record(engine: binding.Engine, words: int) -> None:
     """Starts recording routed experts into a ring of so many int32 words; 0 stops it."""
-    call = binding._Call()
+    call = Call()
     call.check(lib.colibri_engine_trace(engine._alive(), words, call.text, call.len))
 
 
@@ -96,7 +96,7 @@ def recorded(engine: binding.Engine, room: int) -> tuple[Records, int]:
     """Takes what was recorded, at most `room` words; and how many records were lost so far."""
     out = np.empty(room, np.int32)
     n, lost = ffi.new("int64_t *"), ffi.new("int64_t *")
-    call = binding._Call()
+    call = Call()
     call.check(
         lib.colibri_engine_trace_read(
             engine._alive(), ffi.from_buffer("int32_t[]", out), room, n, lost, call.text, call.len
@@ -140,7 +140,7 @@ def replay(
         except (OverflowError, TypeError) as error:
             raise EngineError(Status.INVALID, f"replay: {name}: {error}") from None
     result.struct_size = ffi.sizeof("colibri_replay_result")
-    call = binding._Call()
+    call = Call()
     call.check(
         lib.colibri_policy_replay(
             options,

@@ -21,21 +21,28 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from colibri.engine.cvalues import (
+    Buffer,
+    Call,
+    Floats,
+    Inputs,
+    Tokens,
+    c_path,
+    closed_error,
+    ffi,
+    fill,
+    float_buffer,
+    int32_array,
+    lib,
+)
 from colibri.engine.status import EngineCancelled, EngineError, PrefillProgress, Status
 from colibri.engine.table import EngineOptions, Geometry, Isa, MirrorCounters, Sampling, Tensor
-
-try:
-    from colibri.engine._colibri import ffi, lib
-except ImportError as error:
-    raise ImportError(
-        f"the engine's compiled extension cannot be loaded ({error}); build it with `make setup`"
-    ) from error
 
 __all__ = [
     "Engine",
@@ -53,16 +60,7 @@ __all__ = [
     "isa_name",
     "plan",
     "version",
-    "weight_pack",
-    "weight_packed_bytes",
-    "weight_unpack",
 ]
-
-Floats: TypeAlias = NDArray[np.float32]
-Tokens: TypeAlias = Sequence[int] | NDArray[np.int32]
-Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
-
-ERROR_BYTES = 1024  # longest sentence kept from the engine
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -135,157 +133,6 @@ class Plan(msgspec.Struct, frozen=True):
     classes: tuple[ExpertClass, ...] = ()
 
 
-# ---- values into C -------------------------------------------------------------------------------
-
-
-class _Call:
-    """Error buffer of one call; `check` turns a status into an exception."""
-
-    def __init__(self) -> None:
-        self.text = ffi.new("char[]", ERROR_BYTES)
-        self.len = ERROR_BYTES
-
-    def message(self) -> str:
-        return bytes(ffi.string(self.text)).decode("utf-8", "replace")
-
-    def check(self, status: int) -> None:
-        if status != Status.OK:
-            raise EngineError(Status(status), self.message())
-
-
-def _closed(what: str) -> EngineError:
-    return EngineError(Status.INVALID, f"this {what} is closed; open a new one")
-
-
-def _fill(struct: Any, value: msgspec.Struct, skip: frozenset[str] = frozenset()) -> Any:
-    """Copies the fields of a Python struct into the C struct of the same field names."""
-    struct.struct_size = ffi.sizeof(ffi.typeof(struct).item)
-    for name in value.__struct_fields__:
-        if name not in skip:
-            try:
-                setattr(struct, name, getattr(value, name))
-            except (OverflowError, TypeError) as error:
-                kind = type(value).__name__
-                raise EngineError(Status.INVALID, f"{kind}.{name}: {error}") from None
-    return struct
-
-
-class _Inputs:
-    """The C side of options, geometry and table, with all that they point to kept alive."""
-
-    def set_options(self, options: EngineOptions) -> None:
-        self.options = _fill(ffi.new("colibri_engine_options *"), options)
-
-    _LAYERS = frozenset({"layer_sparse", "layer_indexer"})
-
-    def __init__(
-        self, geometry: Geometry, tensors: Sequence[Tensor], options: EngineOptions
-    ) -> None:
-        self.set_options(options)
-        self.geometry = _fill(ffi.new("colibri_geometry *"), geometry, self._LAYERS)
-        self._layers = {}
-        for name in self._LAYERS:
-            flags: bytes = getattr(geometry, name)
-            if flags and len(flags) != geometry.n_layers:
-                raise EngineError(
-                    Status.INVALID,
-                    f"Geometry.{name} has {len(flags)} entries for {geometry.n_layers} layers; "
-                    "give one byte per layer or none",
-                )
-            if flags:
-                self._layers[name] = ffi.from_buffer("uint8_t[]", flags)
-                setattr(self.geometry, name, self._layers[name])
-        self.n_tensors = len(tensors)
-        self._names, self._rows = _tensor_rows(tensors)
-        self.tensors = ffi.from_buffer("colibri_tensor[]", self._rows)
-
-
-def _tensor_dtype() -> np.dtype[Any]:
-    """numpy's view of `colibri_tensor`, laid out as the compiler did it."""
-    struct = ffi.typeof("colibri_tensor")
-    numpy_type = {"int32_t": "i4", "int64_t": "i8", "char *": "u8"}
-    names, formats, offsets = [], [], []
-    for name, field in struct.fields:
-        names.append(name)
-        formats.append(numpy_type[field.type.cname])
-        offsets.append(field.offset)
-    return np.dtype(
-        {
-            "names": names,
-            "formats": formats,
-            "offsets": offsets,
-            "itemsize": ffi.sizeof(struct),
-        }
-    )
-
-
-def _tensor_rows(tensors: Sequence[Tensor]) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    """The table as an array of C structs, and the names that it points into.
-
-    Built column by column: a published model has 118,000 entries, and one Python assignment per
-    field would take seconds.
-    """
-    encoded = [tensor.name.encode("utf-8", "surrogatepass") for tensor in tensors]
-    for name in encoded:
-        if b"\0" in name:
-            raise EngineError(
-                Status.FORMAT, f"tensor name {name!r} holds a NUL byte; refuse the file"
-            )
-    blob = np.frombuffer(b"\0".join(encoded) + b"\0", dtype=np.uint8)
-    lengths = np.fromiter((len(name) + 1 for name in encoded), np.uint64, len(encoded))
-    rows: NDArray[Any] = np.zeros(len(tensors), dtype=_tensor_dtype())
-    rows["name"] = np.uint64(blob.ctypes.data) + np.cumsum(lengths, dtype=np.uint64) - lengths
-    for field in Tensor.__struct_fields__[1:]:
-        values = np.array([getattr(tensor, field) for tensor in tensors] or [0])
-        bounds = np.iinfo(rows.dtype[field])
-        # Floats and integers beyond 64 bits come out as other kinds: refused, never rounded.
-        if values.dtype.kind not in "iu" or values.min() < bounds.min or values.max() > bounds.max:
-            raise EngineError(
-                Status.FORMAT,
-                f"tensor {_first_unfit(tensors, field, bounds.bits)}: {field} is no whole number "
-                f"of {bounds.bits} bits; the file that names it is damaged",
-            )
-        rows[field] = values[: len(rows)]
-    return blob, rows
-
-
-def _first_unfit(tensors: Sequence[Tensor], field: str, bits: int) -> str:
-    bound = 1 << (bits - 1)
-    for tensor in tensors:
-        value = getattr(tensor, field)
-        if not isinstance(value, int) or not -bound <= value < bound:
-            return tensor.name
-    return "?"
-
-
-def _int32(tokens: Tokens) -> NDArray[np.int32]:
-    """Token ids as a contiguous int32 array; ids that do not fit are refused, never wrapped."""
-    ids = np.asarray(tokens).reshape(-1)
-    bounds = np.iinfo(np.int32)
-    if ids.size and (
-        ids.dtype.kind not in "iu" or ids.min() < bounds.min or ids.max() > bounds.max
-    ):
-        raise EngineError(Status.INVALID, "token ids must be whole numbers below 2^31")
-    return np.ascontiguousarray(ids, dtype=np.int32)
-
-
-def _float_buffer(array: Floats, shape: tuple[int, ...], what: str) -> Any:
-    """C view of an f32 array, refused unless the engine may write exactly `shape` into it."""
-    fits = array.dtype == np.float32 and array.shape == shape and array.flags.c_contiguous
-    if not (fits and array.flags.writeable):
-        raise EngineError(
-            Status.INVALID, f"{what} must be a writable contiguous float32 array of shape {shape}"
-        )
-    return ffi.from_buffer("float[]", array)
-
-
-def _c_path(path: str | Path | None) -> Any:
-    """A C string that lives as long as the result; NULL for None."""
-    if path is None:
-        return ffi.NULL
-    return ffi.new("char[]", str(path).encode("utf-8", "surrogateescape"))
-
-
 # ---- engine --------------------------------------------------------------------------------------
 
 
@@ -293,7 +140,7 @@ class Planner:
     """Plans for one model, whose table is turned into C once. One thread."""
 
     def __init__(self, geometry: Geometry, tensors: Sequence[Tensor]) -> None:
-        self._inputs = _Inputs(geometry, tensors, EngineOptions())
+        self._inputs = Inputs(geometry, tensors, EngineOptions())
 
     def plan(self, options: EngineOptions) -> Plan:
         """What opening would hold, without reading any data.
@@ -311,10 +158,10 @@ def plan(
     return Planner(geometry, tensors).plan(options or EngineOptions())
 
 
-def _plan(inputs: _Inputs) -> Plan:
+def _plan(inputs: Inputs) -> Plan:
     raw = ffi.new("colibri_plan *")
     raw.struct_size = ffi.sizeof("colibri_plan")
-    call = _Call()
+    call = Call()
     call.check(
         lib.colibri_engine_plan(
             inputs.options,
@@ -356,16 +203,16 @@ class Engine:
         self._lock = threading.Lock()  # guards the life of every handle, not the engine's work
         self._sessions: set[Session] = set()
         self.vocab = geometry.vocab
-        inputs = _Inputs(geometry, tensors, options or EngineOptions())
-        encoded = [_c_path(path) for path in paths]
-        copies = [_c_path(path) for mirror in mirrors for path in mirror]
+        inputs = Inputs(geometry, tensors, options or EngineOptions())
+        encoded = [c_path(path) for path in paths]
+        copies = [c_path(path) for mirror in mirrors for path in mirror]
         if len(copies) != len(mirrors) * len(encoded):
             raise EngineError(Status.INVALID, "a mirror must name a path or None for every file")
         mirror_paths = ffi.new("const char *[]", copies)
         inputs.options.mirror_paths = mirror_paths
         inputs.options.n_mirrors = len(mirrors)
         out = ffi.new("colibri_engine **")
-        call = _Call()
+        call = Call()
         call.check(
             lib.colibri_engine_open(
                 inputs.options,
@@ -387,13 +234,13 @@ class Engine:
 
     def _alive(self) -> Any:
         if self._handle == ffi.NULL:
-            raise _closed("engine")
+            raise closed_error("engine")
         return self._handle
 
     def session(self) -> Session:
         """A new, empty session."""
         out = ffi.new("colibri_session **")
-        call = _Call()
+        call = Call()
         call.check(lib.colibri_session_create(self._alive(), out, call.text, call.len))
         session = Session(self, out[0])
         self._sessions.add(session)
@@ -401,7 +248,7 @@ class Engine:
 
     def decode(self, sessions: Sequence[Session], tokens: Tokens) -> None:
         """Appends `tokens[i]` to `sessions[i]` and computes each one's logits: all or nothing."""
-        ids = _int32(tokens)
+        ids = int32_array(tokens)
         if len(sessions) != len(ids):
             raise EngineError(
                 Status.INVALID,
@@ -411,7 +258,7 @@ class Engine:
         if any(session.engine is not self for session in sessions):
             raise EngineError(Status.INVALID, "a session belongs to another engine")
         handles = ffi.new("colibri_session *[]", [session._alive() for session in sessions])
-        call = _Call()
+        call = Call()
         call.check(
             lib.colibri_decode(
                 handles, ffi.from_buffer("int32_t[]", ids), len(ids), call.text, call.len
@@ -421,7 +268,7 @@ class Engine:
     def decode_many(self, sessions: Sequence[Session], tokens: Sequence[Tokens]) -> None:
         """Like `decode`, with several tokens per session; their logits stay readable by length
         (`Session.sample_at`), also after a truncation inside the step."""
-        parts = [_int32(part) for part in tokens]
+        parts = [int32_array(part) for part in tokens]
         if len(sessions) != len(parts):
             raise EngineError(
                 Status.INVALID,
@@ -434,7 +281,7 @@ class Engine:
         handles = ffi.new("colibri_session *[]", [session._alive() for session in sessions])
         ids = np.concatenate(parts) if parts else np.empty(0, np.int32)
         counts = np.array([len(part) for part in parts], dtype=np.int32)
-        call = _Call()
+        call = Call()
         call.check(
             lib.colibri_decode_many(
                 handles,
@@ -470,7 +317,7 @@ class Engine:
 
     def shrink(self, expert_bytes: int) -> None:
         """Makes the expert cache of a streaming engine smaller, for good. Between steps."""
-        call = _Call()
+        call = Call()
         call.check(lib.colibri_engine_shrink(self._alive(), expert_bytes, call.text, call.len))
 
     def snapshot(self) -> Snapshot:
@@ -534,7 +381,7 @@ class Session:
 
     def _alive(self) -> Any:
         if self._handle == ffi.NULL:
-            raise _closed("session")
+            raise closed_error("session")
         return self._handle
 
     def __len__(self) -> int:
@@ -559,13 +406,13 @@ class Session:
 
         With exactly the length held, nothing is dropped and an unfinished prefill is parked.
         """
-        call = _Call()
+        call = Call()
         call.check(lib.colibri_session_truncate(self._alive(), length, call.text, call.len))
         self._logits = None
 
     def fork(self, length: int, into: Session) -> None:
         """Gives the empty session `into` the first `length` tokens, sharing their KV."""
-        call = _Call()
+        call = Call()
         call.check(
             lib.colibri_session_fork(self._alive(), length, into._alive(), call.text, call.len)
         )
@@ -583,7 +430,7 @@ class Session:
         if out is None:
             out = bytearray(self.engine.block_bytes)
         target = ffi.from_buffer(out, require_writable=True)
-        call = _Call()
+        call = Call()
         call.check(
             lib.colibri_session_export_block(
                 self._alive(), block, target, len(target), call.text, call.len
@@ -593,9 +440,9 @@ class Session:
 
     def import_block(self, tokens: Tokens, data: Buffer) -> None:
         """Appends one KV block that was exported after exactly these tokens."""
-        ids = _int32(tokens)
+        ids = int32_array(tokens)
         source = ffi.from_buffer(data)
-        call = _Call()
+        call = Call()
         call.check(
             lib.colibri_session_import_block(
                 self._alive(),
@@ -614,11 +461,11 @@ class Session:
         `logits`, if given, is a float32 array [n, vocab] that receives the logits of every token;
         it is complete when `prefill_step` reports `finished`.
         """
-        ids = _int32(tokens)
+        ids = int32_array(tokens)
         target = ffi.NULL
         if logits is not None:
-            target = _float_buffer(logits, (len(ids), self.engine.vocab), "logits")
-        call = _Call()
+            target = float_buffer(logits, (len(ids), self.engine.vocab), "logits")
+        call = Call()
         call.check(
             lib.colibri_prefill_start(
                 self._alive(),
@@ -637,7 +484,7 @@ class Session:
         Raises `EngineCancelled`, with the progress kept, if the session was cancelled.
         """
         raw = ffi.new("colibri_prefill_progress *")
-        call = _Call()
+        call = Call()
         status = lib.colibri_prefill_step(self._alive(), max_ms, raw, call.text, call.len)
         if status not in (Status.OK, Status.CANCELLED):
             self._logits = None
@@ -666,7 +513,7 @@ class Session:
     def sample_at(self, length: int, sampling: Sampling | None = None) -> int:
         """Draws the token after the first `length` ones, from the logits of the last step."""
         sampling = sampling or Sampling()
-        raw = _fill(ffi.new("colibri_sampling *"), sampling, frozenset({"mask"}))
+        raw = fill(ffi.new("colibri_sampling *"), sampling, frozenset({"mask"}))
         mask = None
         if sampling.mask:
             words = (self.engine.vocab + 31) // 32
@@ -678,7 +525,7 @@ class Session:
             mask = np.frombuffer(sampling.mask, dtype="<u4").astype(np.uint32)
             raw.mask = ffi.from_buffer("uint32_t[]", mask)
         token = ffi.new("int32_t *")
-        call = _Call()
+        call = Call()
         call.check(
             lib.colibri_session_sample_at(self._alive(), length, raw, token, call.text, call.len)
         )
@@ -687,7 +534,7 @@ class Session:
     def draft(self, next_token: int, depth: int) -> list[int]:
         """Guesses up to `depth` tokens after `next_token`, the token about to be appended."""
         out, count = ffi.new("int32_t[]", max(depth, 1)), ffi.new("int32_t *")
-        call = _Call()
+        call = Call()
         call.check(
             lib.colibri_session_draft(
                 self._alive(), next_token, depth, out, count, call.text, call.len
@@ -699,8 +546,8 @@ class Session:
         """The current logits, float32 [vocab], written into `out` if given."""
         if out is None:
             out = np.empty(self.engine.vocab, dtype=np.float32)
-        target = _float_buffer(out, (self.engine.vocab,), "out")
-        call = _Call()
+        target = float_buffer(out, (self.engine.vocab,), "out")
+        call = Call()
         call.check(lib.colibri_session_logits(self._alive(), target, len(out), call.text, call.len))
         return out
 
@@ -751,67 +598,3 @@ def has_isa(isa: int) -> bool:
 
 def isa_name(isa: int) -> str:
     return bytes(ffi.string(lib.colibri_isa_name(isa))).decode()
-
-
-def weight_packed_bytes(format: int, group: int, rows: int, cols: int) -> int:
-    """Bytes of a matrix in the packed layout; raises on an invalid combination."""
-    size = int(lib.colibri_weight_packed_bytes(format, group, rows, cols))
-    if size < 0:
-        raise EngineError(
-            Status.INVALID,
-            f"no packed layout for format {format}, group {group}, shape [{rows}, {cols}]",
-        )
-    return size
-
-
-def weight_pack(
-    format: int,
-    group: int,
-    rows: int,
-    cols: int,
-    data: Buffer,
-    scales: Buffer | None = None,
-    out: NDArray[np.uint8] | None = None,
-) -> NDArray[np.uint8]:
-    """Plain layout to packed layout, lossless: uint8 [`weight_packed_bytes`], in `out` if given."""
-    size = weight_packed_bytes(format, group, rows, cols)
-    if out is None:
-        out = np.empty(size, dtype=np.uint8)
-    source = ffi.from_buffer(data)
-    scale = ffi.NULL if scales is None else ffi.from_buffer(scales)
-    call = _Call()
-    call.check(
-        lib.colibri_weight_pack(
-            format,
-            group,
-            rows,
-            cols,
-            source,
-            len(source),
-            scale,
-            0 if scales is None else len(scale),
-            ffi.from_buffer(out, require_writable=True),
-            out.nbytes,
-            call.text,
-            call.len,
-        )
-    )
-    return out
-
-
-def weight_unpack(
-    format: int, group: int, rows: int, cols: int, packed: Buffer, out: Floats | None = None
-) -> Floats:
-    """Packed layout to float32 [rows, cols], dequantized exactly, in `out` if given."""
-    weight_packed_bytes(format, group, rows, cols)  # refuses absurd shapes before allocating
-    if out is None:
-        out = np.empty((rows, cols), dtype=np.float32)
-    target = _float_buffer(out, (rows, cols), "out")
-    source = ffi.from_buffer(packed)
-    call = _Call()
-    call.check(
-        lib.colibri_weight_unpack(
-            format, group, rows, cols, source, len(source), target, call.text, call.len
-        )
-    )
-    return out

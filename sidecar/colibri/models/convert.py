@@ -287,25 +287,25 @@ def _pieces(weight: Weight, fmt: Format, group: int) -> Iterator[Piece]:
 
 def _make(weight: Weight, fmt: Format, group: int, first: int, last: int) -> NDArray[np.uint8]:
     """Bytes of rows [first, last), requantized when the target format differs."""
-    from colibri.engine import ffi  # noqa: PLC0415 - the compiled extension, needed only here
+    from colibri.engine import packing  # noqa: PLC0415 - the compiled extension, needed only here
 
     rows, cols, name = last - first, weight.spec.cols, weight.spec.name
     data, scales = weight.load(first, last)
     if (fmt, group) == (weight.format, weight.group):
         if weight.spec.is_vector:
             return data
-        return ffi.weight_pack(fmt, group, rows, cols, data, scales)
+        return packing.weight_pack(fmt, group, rows, cols, data, scales)
     if quantize.can_widen(weight.format):
         values = quantize.widen(weight.format, rows, cols, data, scales)
     else:
-        source = ffi.weight_pack(weight.format, weight.group, rows, cols, data, scales)
-        values = ffi.weight_unpack(weight.format, weight.group, rows, cols, source)
+        source = packing.weight_pack(weight.format, weight.group, rows, cols, data, scales)
+        values = packing.weight_unpack(weight.format, weight.group, rows, cols, source)
     if fmt == Format.F32:
         plain = values.view(np.uint8).reshape(-1)
-        return plain if weight.spec.is_vector else ffi.weight_pack(fmt, 0, rows, cols, plain)
+        return plain if weight.spec.is_vector else packing.weight_pack(fmt, 0, rows, cols, plain)
     if fmt == Format.BF16:
-        return ffi.weight_pack(fmt, 0, rows, cols, gguf_weights.as_bf16(values))
+        return packing.weight_pack(fmt, 0, rows, cols, gguf_weights.as_bf16(values))
     if fmt == Format.I8_ROW:
-        return ffi.weight_pack(fmt, 0, rows, cols, *quantize.as_int8(values, name, first))
+        return packing.weight_pack(fmt, 0, rows, cols, *quantize.as_int8(values, name, first))
     codes, code_scales = quantize.as_int4(values, group, name, first)
-    return ffi.weight_pack(fmt, group, rows, cols, codes, code_scales)
+    return packing.weight_pack(fmt, group, rows, cols, codes, code_scales)

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from colibri.engine import ffi
+from colibri.engine import packing
 from colibri.engine.table import Format, Layout
 from colibri.errors import UsageError
 from colibri.families import detect
@@ -350,7 +350,7 @@ def _frequencies(experts: int, top_k: int, skew: float) -> NDArray[np.float64]:
 def _pack(weights: _Weights, spec: TensorSpec) -> Bytes:
     fmt, group = weights.format(spec)
     scales = weights.scales(spec)
-    return ffi.weight_pack(fmt, group, spec.rows, spec.cols, weights.data(spec), scales)
+    return packing.weight_pack(fmt, group, spec.rows, spec.cols, weights.data(spec), scales)
 
 
 def _write_packed(
