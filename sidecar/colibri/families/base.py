@@ -8,12 +8,15 @@ Thread rule: frozen values and pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from colibri.engine.table import Geometry
 from colibri.families.values import ConfigReader
+from colibri.text.arguments import Tools
+from colibri.text.dialect import HERMES, Dialect
+from colibri.text.parts import PartsParser
 
 # The engine's own bounds (weight.h) and what no real model passes by far.
 MAX_ROWS: Final = 1 << 24
@@ -65,6 +68,7 @@ class Family:
     `model_id(geometry, folder)` is the default id or None for the folder's name. `end_tokens` are
     texts that end a turn wherever the tokenizer knows them as control tokens. `builtin_template`
     serves containers that ship none; `template_variables` are defaults that a request may override.
+    `dialect` is how its models write reasoning and tool calls.
     """
 
     name: str
@@ -79,6 +83,20 @@ class Family:
     model_id: Callable[[Geometry, str], str | None] = field(default=lambda _geometry, _folder: None)
     builtin_template: str = ""
     template_variables: Mapping[str, Any] = field(default_factory=dict)
+    dialect: Dialect = HERMES
+
+    def parts(
+        self,
+        tools: Iterable[Mapping[str, Any]] = (),
+        *,
+        reasoning: bool = False,
+        tokens: Collection[str] = (),
+    ) -> PartsParser:
+        """The parser of one answer. `tools` as the request declares them, none when they may not be
+        called; `reasoning`: the prompt ends inside the reasoning; `tokens`: the dialect's markers
+        that are control tokens (`Tokenizer.control_ids`) and come marked from the detokeniser.
+        """
+        return self.dialect.parser(Tools(tools), reasoning=reasoning, tokens=tokens)
 
     def matches(self, config: Mapping[str, Any]) -> bool:
         """Whether a config.json is this family's."""

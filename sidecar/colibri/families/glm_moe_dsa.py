@@ -20,6 +20,7 @@ from colibri.families import base
 from colibri.families.base import Capabilities, Family, TensorSpec
 from colibri.families.glm_template import TEMPLATE
 from colibri.families.values import ConfigReader
+from colibri.text.dialect import GLM
 
 # The norms of the latents were published with the reference implementation's class default, not
 # with rms_norm_eps; the difference is visible in the logits.
@@ -259,4 +260,5 @@ GLM_MOE_DSA = Family(
     builtin_template=TEMPLATE,
     # Reasoning is asked for by request; without the wish the model answers at once.
     template_variables={"enable_thinking": False},
+    dialect=GLM,
 )

@@ -9,20 +9,32 @@ sequences (`stop.py`). Thread rule: one owner at a time; the tokenizer behind it
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Final
 
+from colibri.text.parts import MARK
 from colibri.text.tokenizer import Tokenizer
+
+_MARK: Final = MARK.encode()
 
 
 class Detokenizer:
     """Incremental decoder of one request.
 
     `keep_special`: whether control tokens appear as their own text (markers for the parsers of
-    reasoning and tool calls) or vanish. Ids outside the vocabulary give no text.
+    reasoning and tool calls) or vanish. `marks`: ids whose text appears behind `parts.MARK` in any
+    case. Ids outside the vocabulary give no text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, keep_special: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        keep_special: bool = False,
+        marks: Collection[int] = (),
+    ) -> None:
         self._tokenizer = tokenizer
+        self._marks = frozenset(marks)
         self._keep_special = keep_special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._first = True
@@ -31,7 +43,10 @@ class Detokenizer:
         """Text that the ids complete."""
         pieces = []
         for token in ids:
-            data = self._tokenizer.token_bytes(token, keep_special=self._keep_special)
+            marked = token in self._marks
+            data = self._tokenizer.token_bytes(token, keep_special=self._keep_special or marked)
+            if marked:
+                data = _MARK + data
             if not data:
                 continue
             if self._first and self._tokenizer.strips_first_space:

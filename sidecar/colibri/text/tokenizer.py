@@ -20,7 +20,7 @@ import codecs
 import json
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -146,6 +146,10 @@ class Tokenizer:
         """Id of a control token by its text, or of a vocabulary entry."""
         token = self._ids_by_text.get(text)
         return token if token is not None else self._library.token_to_id(text)
+
+    def control_ids(self, texts: Iterable[str]) -> dict[str, int]:
+        """Those of `texts` that are control tokens of this model, with their ids."""
+        return {text: self._ids_by_text[text] for text in texts if text in self._ids_by_text}
 
     def token_bytes(self, token: int, *, keep_special: bool = False) -> bytes:
         """Bytes that a token stands for; b"" for an unknown id and, unless kept, for control
