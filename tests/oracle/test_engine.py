@@ -139,7 +139,7 @@ def test_a_packed_container_gives_the_oracles_logits_and_the_sources_bits(
 ) -> None:
     one = fixture.load(name)
     (tmp_path / "tokenizer.json").write_text(fixture.tokenizer_json())
-    options = Options(tokenizer=tmp_path / "tokenizer.json")
+    options = Options(tokenizer=tmp_path / "tokenizer.json", weights="as-is")
     convert(one.model, tmp_path / "packed", options)
     files, source = open_folder(tmp_path / "packed"), open_folder(one.model)
     assert files.kind == "packed"
