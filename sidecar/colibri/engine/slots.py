@@ -217,6 +217,12 @@ class Slots:
         slot.session.close()
         slot.holding = Holding(self._backend.session())
 
+    def close(self) -> None:
+        """Gives all KV back; no slot can be used after this."""
+        for holding in (*self._kept, *(slot.holding for slot in self.slots)):
+            holding.session.close()
+        self._kept.clear()
+
     def empty(self, slot: Slot) -> None:
         """Drops what the slot holds."""
         try:

@@ -239,6 +239,7 @@ class Worker:
                 )
             )
         self._persist.close()
+        self._slots.close()
 
     def _more_chores(self) -> None:
         with self._wake:
