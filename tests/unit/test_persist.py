@@ -233,6 +233,35 @@ def test_a_job_that_ends_while_blocks_are_read_leaves_its_slot_as_it_was(tmp_pat
         second.stop()
 
 
+def test_blocks_taken_from_disk_are_progress_and_the_snapshot_tells_of_the_store(
+    tmp_path: Path,
+) -> None:
+    """Reading a long context from a slow disk takes longer than the watchdog's patience."""
+    prompt = SYSTEM * 5
+    first = Server(tmp_path)
+    first.cached(prompt)
+    first.stop()
+    server = Server(tmp_path, slots=2)
+    try:
+        before = server.worker.snapshot()
+        held = server.cached(prompt)
+        now = server.worker.snapshot()
+    finally:
+        server.stop()
+    read = held // BLOCK_TOKENS
+    assert read > 2
+    assert now.progress >= before.progress + read
+    assert now.kv.store is not None
+    assert now.kv.store.state == "ready"
+    assert now.kv.store.read_blocks == read
+    assert now.kv.store.blocks >= read
+    assert (now.kv.store.failed_blocks, now.kv.store.damaged_blocks) == (0, 0)
+    assert (now.kv.prompt_tokens, now.kv.cached_tokens) == (len(fake.encode(prompt)), held)
+    assert now.kv.slots[0].tokens >= len(fake.encode(prompt))
+    assert now.kv.slots[1].tokens == 0
+    assert server.worker.snapshot().kv.store is None, "a snapshot after the end is answered"
+
+
 def test_with_windows_the_better_of_memory_and_disk_is_taken(tmp_path: Path) -> None:
     first = Server(tmp_path, window=8)
     first.cached(SYSTEM * 4)

@@ -184,6 +184,28 @@ def test_a_child_without_progress_is_ended_and_says_so() -> None:
     engine.stop()
 
 
+def test_a_read_that_hangs_while_a_prompt_is_read_is_noticed_though_the_loop_turns() -> None:
+    """R098: between two slices of a prompt the loop goes round, which is no progress."""
+    engine = child_engine(Script(stall_prefill=True))
+    engine.start()
+    engine.wait_ready(TIMEOUT)
+    failed = finish(submit(engine, "a"))[1]
+    assert isinstance(failed, Failed)
+    assert "no progress for 0.5 seconds" in failed.message
+    engine.stop()
+
+
+def test_a_prompt_that_takes_longer_than_the_watchdog_is_no_hang() -> None:
+    """R050: minutes of work are work."""
+    rules = Supervision(poll_seconds=0.05, hang_seconds=1.0)
+    engine = child_engine(Script(prefill_ms=2500), rules=rules)
+    engine.start()
+    engine.wait_ready(TIMEOUT)
+    assert finish(submit(engine, "a"))[0] == "ok"
+    assert engine.status().restarts == 0
+    engine.stop()
+
+
 def test_three_crashes_in_the_window_end_in_a_clear_refusal() -> None:
     engine = child_engine(Script(pieces=("x",), kill_at=0))
     engine.start()

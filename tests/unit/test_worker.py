@@ -293,6 +293,24 @@ def test_a_snapshot_is_answered_while_a_step_runs(harness: Harness) -> None:
     harness.finish(job)
 
 
+def test_a_snapshot_tells_what_each_slot_holds_and_how_much_was_not_computed() -> None:
+    harness = Harness(parallel=2, slots=3)
+    try:
+        harness.backend.enqueue(Script(pieces=("a", "b"), end_id=0), Script(prefill_ms=600_000))
+        harness.answer("0123456789", cache_slot=1)
+        running = harness.submit("0123456789 and more", cache_slot=2)
+        harness.until(lambda e: isinstance(e, Accepted) and e.job == running)
+        kv = harness.worker.snapshot().kv
+        assert [(slot.index, slot.busy) for slot in kv.slots] == [(0, False), (1, False), (2, True)]
+        assert [slot.tokens for slot in kv.slots] == [0, 12, 10]
+        assert (kv.prompt_tokens, kv.cached_tokens) == (29, 10)
+        assert (kv.kept_sessions, kv.dropped_sessions, kv.room_blocks) == (0, 0, None)
+        assert kv.store is None
+    finally:
+        harness.close()
+    assert harness.backend.open_sessions == 0, "the loop gives back what it held"
+
+
 def test_stop_ends_running_and_waiting_jobs() -> None:
     harness = Harness()
     harness.backend.enqueue(Script(prefill_ms=600_000))

@@ -24,7 +24,7 @@ SNAPSHOT_SECONDS = 0.5
 def report(services: Services) -> dict[str, Any]:
     """Everything /health tells. Sizes in bytes, lengths in tokens.
 
-    `experts` and `drafts` are null while the worker does not answer.
+    `experts`, `drafts` and `kv` are null while the worker does not answer.
     """
     engine, scheduler, model = services.engine.status(), services.scheduler, services.model
     info, snapshot = engine.info, services.engine.snapshot(SNAPSHOT_SECONDS)
@@ -57,6 +57,7 @@ def report(services: Services) -> dict[str, Any]:
             **_facts(info),
             "experts": msgspec.structs.asdict(snapshot.experts) if snapshot else None,
             "drafts": msgspec.structs.asdict(snapshot.drafts) if snapshot else None,
+            "kv": msgspec.structs.asdict(snapshot.kv) if snapshot else None,
         },
     }
 

@@ -48,7 +48,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     starts over instead of ending. `fail_at` raises a numeric error instead of sampling that token,
     `kill_at` ends the process with SIGKILL there, `hang_at` computes that token for ever; a step
     that has to compute token `break_at` fails. `fail_prefill` is the sentence with which reading
-    the prompt fails.
+    the prompt fails; `stall_prefill` returns from each slice of it without having done anything, as
+    when a read hangs.
 
     The draft of token i is right if `hits[i % len(hits)]`. A step takes `token_ms` and another
     `draft_ms`, and reads `token_bytes` and another `draft_bytes`, for every draft in it;
@@ -67,6 +68,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     hang_at: int = -1
     break_at: int = -1
     fail_prefill: str = ""
+    stall_prefill: bool = False
     hits: tuple[bool, ...] = (True,)
     draft_ms: float = 0
     token_bytes: int = 0
@@ -154,6 +156,9 @@ class _FakeSession:
         script, total = self._script, len(self._pending)
         if script.fail_prefill:
             raise EngineError(Status.IO, script.fail_prefill)
+        if script.stall_prefill:
+            time.sleep(max_ms / 1000)
+            return PrefillProgress(False, 0, total, 0, 1, 0.0)
         need_ms = script.prefill_ms + script.prefill_ms_per_token * total
         step_ms = min(need_ms - self._spent_ms, max_ms or need_ms)
         time.sleep(step_ms / 1000)

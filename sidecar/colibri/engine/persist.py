@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from colibri.engine.backend import EngineBackend
+from colibri.engine.protocol import StoreState
 from colibri.engine.slots import Holding, Slot, Slots, common_prefix
 from colibri.engine.status import EngineError
 from colibri.kv.disk import Disk
@@ -88,6 +89,7 @@ class Persist:
         self._left: list[_Save] = []
         self._held: dict[int, bytes] = {}
         self._decoding = False
+        self.read_blocks = 0  # by the loop, whether they were of use or not
         if disk is not None:
             self._hold_saved(disk)
 
@@ -113,6 +115,27 @@ class Persist:
         self._held[slot] = block
         if before is not None:
             disk.store.release(before)
+
+    def state(self) -> StoreState | None:
+        """Store and writer now; None without a disk. Any thread; never waits for the disk."""
+        disk = self._disk
+        if disk is None:
+            return None
+        store, writer = disk.store.stats(), disk.writer.stats()
+        return StoreState(
+            state=store.state,
+            note=store.note,
+            blocks=store.blocks,
+            bytes=store.bytes,
+            budget_bytes=store.budget_bytes,
+            put_blocks=store.put_blocks,
+            read_blocks=store.read_blocks,
+            evicted_blocks=store.evicted_blocks,
+            damaged_blocks=store.damaged_blocks,
+            waiting_blocks=writer.waiting_blocks,
+            refused_blocks=writer.refused_blocks,
+            failed_blocks=writer.failed_blocks,
+        )
 
     # ---- from disk ----
 
@@ -157,6 +180,7 @@ class Persist:
         ref, at = restore.left.popleft(), len(holding.history)
         tokens = restore.prompt[at : at + self._tokens]
         self._slots.make_room(1)
+        self.read_blocks += 1
         if not disk.store.read(ref, disk.buffer):
             restore.left.clear()
             return False

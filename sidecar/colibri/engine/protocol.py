@@ -180,8 +180,56 @@ class ExpertState(msgspec.Struct, frozen=True, kw_only=True):
     mirrors: tuple[MirrorReport, ...] = ()
 
 
+class KvSlotState(msgspec.Struct, frozen=True, kw_only=True):
+    """A KV slot: whether a job has it, and how many tokens it holds."""
+
+    index: int
+    busy: bool
+    tokens: int
+
+
+class StoreState(msgspec.Struct, frozen=True, kw_only=True):
+    """The prefix store: `state` is ready, read-only or off, with a word why in `note`.
+
+    Blocks and bytes as they are now, the rest counted since the engine was opened. Of the blocks
+    handed to the writer, `waiting_blocks` are not on disk yet; refused and failed ones are computed
+    again when they are needed.
+    """
+
+    state: str
+    note: str
+    blocks: int
+    bytes: int
+    budget_bytes: int
+    put_blocks: int
+    read_blocks: int
+    evicted_blocks: int
+    damaged_blocks: int
+    waiting_blocks: int
+    refused_blocks: int
+    failed_blocks: int
+
+
+class KvState(msgspec.Struct, frozen=True, kw_only=True):
+    """Context that is kept. `kept_sessions` lie beside the slots; `room_blocks` of KV, each
+    `block_tokens` long, may still be taken (None = no limit). Of `prompt_tokens` asked for so far
+    `cached_tokens` were not computed. `store` is None without one.
+    """
+
+    slots: tuple[KvSlotState, ...] = ()
+    kept_sessions: int = 0
+    dropped_sessions: int = 0
+    block_tokens: int = 0
+    room_blocks: int | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    store: StoreState | None = None
+
+
 class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters and jobs at one moment. `progress` stands still only if the engine is stuck."""
+    """Counters and jobs at one moment. `progress` stands still only if the engine is stuck: it
+    grows with layers computed, bytes of experts read, tokens drawn and blocks taken from disk.
+    """
 
     progress: int
     prompt_tokens: int
@@ -192,6 +240,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobState, ...]
     experts: ExpertState = ExpertState()
     drafts: DraftState = DraftState()
+    kv: KvState = KvState()
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

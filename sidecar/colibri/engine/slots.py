@@ -9,7 +9,7 @@ KV on disk (`persist`).
 A slot is a session with a number that requests may ask for. When another conversation takes a
 slot, the session that was there is kept as it is, unfinished prefill included, and comes back when
 its conversation does; equal prefixes share their KV (`colibri_session_fork`). Kept sessions go,
-longest unused first, when their KV is needed. Threads: the engine loop's.
+longest unused first, when their KV is needed. Threads: the engine loop's, unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final
 
 from colibri.engine.backend import BackendSession, EngineBackend
 from colibri.engine.drafting import Lag
+from colibri.engine.protocol import KvSlotState
 from colibri.engine.status import EngineError
 
 log = logging.getLogger(__name__)
@@ -109,11 +110,19 @@ class Slots:
         self._parallel = parallel
         self.slots = [Slot(i, Holding(backend.session())) for i in range(count)]
         self._kept: list[Holding] = []  # longest unused first
+        self.dropped = 0  # kept sessions that had to go
 
     @property
     def kept(self) -> int:
-        """Sessions kept beside the slots."""
+        """Sessions kept beside the slots. Any thread."""
         return len(self._kept)
+
+    def states(self) -> tuple[KvSlotState, ...]:
+        """What each slot holds now. Any thread."""
+        return tuple(
+            KvSlotState(index=slot.index, busy=slot.busy, tokens=len(slot.history))
+            for slot in self.slots
+        )
 
     # ---- choosing ----
 
@@ -211,6 +220,7 @@ class Slots:
 
     def _drop_oldest(self) -> None:
         self._kept.pop(0).session.close()
+        self.dropped += 1
 
     def renew(self, slot: Slot) -> None:
         """A fresh session, after a failure that may have left anything behind."""

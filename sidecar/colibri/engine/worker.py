@@ -41,6 +41,7 @@ from colibri.engine.protocol import (
     Failed,
     FinishReason,
     JobState,
+    KvState,
     Part,
     Phase,
     Progress,
@@ -152,7 +153,8 @@ class Worker:
         self._waiting: deque[_Job] = deque()
         self._running: list[_Running] = []
         self._stopping = False
-        self._steps = 0
+        self._draws = 0
+        self._prompt_tokens = self._cached_tokens = 0
         self._chores = True
         info = backend.info
         self._persist = Persist(backend, self._slots, self._more_chores)
@@ -182,7 +184,7 @@ class Worker:
         with self._wake:
             jobs = [running.job for running in self._running] + list(self._waiting)
         return EngineSnapshot(
-            progress=counters.progress + self._steps,
+            progress=counters.progress + counters.expert_bytes_read + self._moves(),
             prompt_tokens=counters.prompt_tokens,
             decoded_tokens=counters.decoded_tokens,
             weight_bytes=counters.weight_bytes,
@@ -202,7 +204,23 @@ class Worker:
                 mirrors=counters.mirrors,
             ),
             drafts=self._drafting.state,
+            kv=KvState(
+                slots=self._slots.states(),
+                kept_sessions=self._slots.kept,
+                dropped_sessions=self._slots.dropped,
+                block_tokens=self._backend.block_tokens,
+                room_blocks=self._backend.kv_room(),
+                prompt_tokens=self._prompt_tokens,
+                cached_tokens=self._cached_tokens,
+                store=self._persist.state(),
+            ),
         )
+
+    def _moves(self) -> int:
+        """What the loop has done that the engine does not count. A turn of the loop is no progress:
+        it turns also while a read hangs.
+        """
+        return self._draws + self._persist.read_blocks
 
     # ---- the loop's thread ----
 
@@ -223,7 +241,6 @@ class Worker:
                 for running in tuple(self._running):
                     self._slots.empty(running.slot)
                     self._fail(running, "internal_error", "the engine loop met an internal error")
-            self._steps += 1
             self._chores = True
         for running in tuple(self._running):
             self._fail(running, "engine_stopped", "the engine is being stopped")
@@ -318,6 +335,8 @@ class Worker:
         slot.holding.begun = []
         job.prompt_done = job.cached
         job.prefill_started = time.monotonic()
+        self._prompt_tokens += len(prompt)
+        self._cached_tokens += job.cached
         self._emit(
             Accepted(job=job.command.job, prompt=len(prompt), cached=job.cached, slot=slot.index)
         )
@@ -410,6 +429,7 @@ class Worker:
                     self._finish(running, "cancelled")
                     return kept
                 token = slot.session.sample_at(len(slot.history), job.sampling)
+                self._draws += 1
                 if not self._consume(running, token):
                     return kept
                 if kept == len(drafts) or token != drafts[kept]:

@@ -8,12 +8,15 @@ the time the worker sees a job, its turn has come.
                   +--> queue (max_queue) --> turn | timeout: 429 | client left: dropped
                           `--> full: 429
 
-A request that names a KV slot in use waits for it without holding up those behind it.
+A request that names a KV slot in use waits for it without holding up those behind it; also while
+one that has just started has not said yet which slot it got, because that may be the one.
+
+Every request that asks ends in exactly one counter: completed, rejected (the queue is full, or the
+server stops), timed_out, cancelled (its client left) or failed.
 
 A turn is held until the worker says that the job has ended, not until the client is done with it,
-so that
-`active` is the engine's truth. Nothing is sent to a client while it waits here; its status is
-still open. Threads: `admit` blocks the calling (HTTP) thread; everything may be called from any
+so that `active` is the engine's truth. Nothing is sent to a client while it waits here; its status
+is still open. Threads: `admit` blocks the calling (HTTP) thread; everything may be called from any
 thread.
 """
 
@@ -212,7 +215,9 @@ class Scheduler:
                 request_command(request), lambda event: self._take(generation, event)
             )
         except BaseException:
-            self._end(request.id)
+            if self._end(request.id):
+                with self._lock:
+                    self._failed += 1
             raise
         return generation
 
@@ -249,6 +254,7 @@ class Scheduler:
         ticket = _Ticket(slot)
         with self._lock:
             if self._closed:
+                self._rejected += 1
                 raise self._stopping()
             self._waiting.append(ticket)
             self._grant()
@@ -271,9 +277,19 @@ class Scheduler:
                 with self._lock:
                     self._timed_out += 1
                 raise self._too_long()
-        if self._closed:
+        if self._turned_away(ticket):
             raise self._stopping()
         return ticket
+
+    def _turned_away(self, ticket: _Ticket) -> bool:
+        """Whether the server stops; the turn, if there was one, is passed on then."""
+        with self._lock:
+            if self._closed:
+                self._rejected += 1
+            closed, granted = self._closed, ticket in self._granted
+        if closed and granted:
+            self._pass_turn(ticket)
+        return closed
 
     def _leave(self, ticket: _Ticket) -> bool:
         """Gives the place up; False when the turn came at this very moment."""
@@ -311,6 +327,9 @@ class Scheduler:
                 else:
                     self._completed += 1
         generation.take(event)
+        if isinstance(event, Accepted):
+            with self._lock:
+                self._grant()
 
     def _end(self, job: str) -> bool:
         """Takes the turn back from a running job; False when that has been done before."""
@@ -332,13 +351,15 @@ class Scheduler:
         """Gives free turns to the first that may run; called with the lock held."""
         used = {generation.slot for generation in self._running.values()}
         used |= {ticket.slot for ticket in self._granted}
+        unknown = None in used
         for ticket in tuple(self._waiting):
             if self._turns >= self.parallel:
                 return
-            if ticket.slot is None or ticket.slot not in used:
+            if ticket.slot is None or not (unknown or ticket.slot in used):
                 self._waiting.remove(ticket)
                 self._granted.add(ticket)
                 used.add(ticket.slot)
+                unknown |= ticket.slot is None
                 self._turns += 1
                 ticket.turn.set()
 
