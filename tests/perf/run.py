@@ -37,6 +37,7 @@ from tests.perf.rows import (
     to_json,
 )
 from tests.perf.stream import stream_rows
+from tests.perf.turns import turn_rows
 from tests.perf.work import work_of
 
 CONTEXT = 4096
@@ -214,6 +215,13 @@ def cache_policy_rows(bench: Bench) -> Iterator[Row]:
     yield from policy_rows(bench.wants(POLICY_MARGIN), bench.quick)
 
 
+def second_turn_rows(bench: Bench) -> Iterator[Row]:
+    """What the second turn of a conversation costs."""
+    yield from turn_rows(
+        bench.build, bench.wants, lambda: bench.weights("q4_1").packed, quick=bench.quick
+    )
+
+
 GROUPS: tuple[Callable[[Bench], Iterator[Row]], ...] = (
     startup_rows,
     rate_rows,
@@ -222,6 +230,7 @@ GROUPS: tuple[Callable[[Bench], Iterator[Row]], ...] = (
     stream_rows,
     moe_peer_rows,
     cache_policy_rows,
+    second_turn_rows,
 )
 
 
