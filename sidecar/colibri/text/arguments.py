@@ -161,8 +161,6 @@ def _type_of(schema: Any, root: Any, depth: int) -> ValueType:
         types = frozenset({"array"})
     if types is not None and schema.get("nullable") is True:
         types |= {"null"}
-    if enum is not None and all(isinstance(value, str) for value in enum):
-        enum = None  # the type alone decides
     return ValueType(types, enum)
 
 

@@ -114,6 +114,11 @@ class Tokenizer:
         """Whether the decoder drops the blank before the first word (Metaspace vocabularies)."""
         return self._bytes.strips_first_space
 
+    @property
+    def source(self) -> str:
+        """The text of tokenizer.json that this tokenizer was built from."""
+        return self._data.decode("utf-8")
+
     def encode(self, text: str, *, markers: bool = False) -> list[int]:
         """Ids of a text. Without `markers` nothing in the text can become a control token."""
         library = self._library if markers else self._markerless()
