@@ -47,7 +47,13 @@ def serve(model: Path, *arguments: str, group: Path | None = None) -> Iterator[S
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "PYTHONPATH": path, "COLIBRI_HOME": folder},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": path,
+                    "COLIBRI_HOME": folder,
+                    # Not the model's own folder: what one test computed is not to serve another.
+                    "COLI_STATE_DIR": str(Path(folder) / "learnt"),
+                },
             )
         assert process.stdout
         try:
