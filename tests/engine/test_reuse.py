@@ -144,6 +144,18 @@ def test_another_conversation_in_between_takes_nothing_away(
     server.stop()
 
 
+def test_R110_memory_for_others_moves_a_conversation_to_disk_and_loses_nothing(
+    folder: Path, tmp_path: Path, cold: Cold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one comes at once and needs all KV, before the first one could be written."""
+    with streamed(folder, tmp_path) as server:
+        prompt = talk(server)
+        monkeypatch.setattr(server.backend, "kv_room", lambda: 0)
+        server.answer(OTHER)
+        assert server.loop.worker._slots.kept == 0
+        check(server.answer(prompt), whole(len(prompt) - len(NEXT)), prompt, cold)
+
+
 def test_R104_two_conversations_that_take_turns_each_find_their_own(
     folder: Path, cold: Cold
 ) -> None:

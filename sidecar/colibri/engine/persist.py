@@ -34,8 +34,9 @@ from colibri.kv.writer import Job
 
 log = logging.getLogger(__name__)
 
-# How long stopping may wait for the disk.
+# How long stopping may wait for the disk, and a job for which another conversation gives up its KV.
 _STOP_SECONDS: Final = 20.0
+_RESCUE_SECONDS: Final = 5.0
 
 
 class Restore:
@@ -92,6 +93,7 @@ class Persist:
         self.read_blocks = 0  # by the loop, whether they were of use or not
         if disk is not None:
             self._hold_saved(disk)
+            slots.before_drop = self._rescue
 
     def _hold_saved(self, disk: Disk) -> None:
         """What slots held before a restart is in use: it does not make room for others."""
@@ -260,9 +262,7 @@ class Persist:
     def _save_one(self, disk: Disk) -> bool:
         """Gives one block to the writer, or saves one slot's file; False if neither can be done."""
         for save in self._pending():
-            if save.missing is None:
-                found = disk.store.missing(save.tokens[: save.whole * self._tokens], save.next)
-                save.missing = deque(found)
+            self._look_up(disk, save)
             if save.missing and not save.lost:
                 if disk.writer.room() < len(disk.buffer):
                     continue
@@ -298,6 +298,26 @@ class Persist:
         else:
             save.given -= 1
             save.lost = True
+
+    def _rescue(self, holding: Holding) -> None:
+        """Memory gives up a session: what of it is not on disk yet is copied out first. Waiting for
+        the disk takes seconds at most, and computing it again takes minutes.
+        """
+        disk, end = self._disk, time.monotonic() + _RESCUE_SECONDS
+        save = next((one for one in self._pending() if one.holding is holding), None)
+        while disk is not None and save is not None and not save.lost and time.monotonic() < end:
+            self._look_up(disk, save)
+            if not save.missing:
+                return
+            if disk.writer.room() >= len(disk.buffer):
+                self._give(disk, save, save.missing.popleft())
+            elif not disk.writer.flush(end - time.monotonic()) or not disk.writer.room():
+                return
+
+    def _look_up(self, disk: Disk, save: _Save) -> None:
+        if save.missing is None:
+            found = disk.store.missing(save.tokens[: save.whole * self._tokens], save.next)
+            save.missing = deque(found)
 
     def _saved(self, disk: Disk, save: _Save) -> None:
         """Everything given has been written: the file of a slot that holds it still says so."""

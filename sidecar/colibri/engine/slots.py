@@ -15,7 +15,7 @@ longest unused first, when their KV is needed. Threads: the engine loop's, unles
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from colibri.engine.backend import BackendSession, EngineBackend
@@ -110,6 +110,8 @@ class Slots:
         self._parallel = parallel
         self.slots = [Slot(i, Holding(backend.session())) for i in range(count)]
         self._kept: list[Holding] = []  # longest unused first
+        # Told of a session whose KV will be gone when it returns.
+        self.before_drop: Callable[[Holding], None] = lambda holding: None
         self.dropped = 0  # kept sessions that had to go
 
     @property
@@ -219,7 +221,9 @@ class Slots:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        self._kept.pop(0).session.close()
+        holding = self._kept.pop(0)
+        self.before_drop(holding)
+        holding.session.close()
         self.dropped += 1
 
     def renew(self, slot: Slot) -> None:
