@@ -2,7 +2,7 @@
 
 A conversation goes on after restarts, after others, with its last answer changed, from a shared
 beginning, and from a fork; only what is new is computed, and the answer is that of a cold start.
-Covers R052, R104, R105, R108, R112, R113, R114, R116, R117.
+Covers R052, R104, R105, R108, R110, R112, R113, R114, R116, R117, R118.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from colibri.engine import worker as loop_module
+from colibri.engine.ffi import Session
 from colibri.engine.protocol import Cancel, Done, Event, Progress
+from colibri.engine.status import EngineError, Status
 from colibri.kv.inventory import STORE_NAME
 from tests.support import draftmodel
 from tests.support.streamed import Answer, Streamed, streamed
@@ -248,6 +250,47 @@ def test_no_disk_means_no_files_and_a_cold_restart(
     with streamed(folder, tmp_path, prefix_store_gb=0) as server:
         answer = server.answer(prompt)
         assert answer.cached == 0
+        assert answer.same == cold(prompt)
+
+
+def test_R116_the_budget_holds_and_the_longest_unused_conversation_goes(
+    folder: Path, tmp_path: Path, cold: Cold
+) -> None:
+    talks = [draftmodel.prompt(seed, 5 * BLOCK + 1) for seed in range(30, 36)]
+    with streamed(folder, tmp_path) as server:
+        disk = server.backend.disk
+        assert disk is not None
+        budget = 16 * disk.store.geometry.stride
+    shutil.rmtree(tmp_path / STORE_NAME)
+    for prompt in talks:
+        with streamed(folder, tmp_path, prefix_store_gb=budget / 1e9) as server:
+            check(server.answer(prompt), 0, prompt, cold)
+    assert sum(path.stat().st_size for path in (tmp_path / STORE_NAME).glob("*.seg*")) <= budget
+    with streamed(folder, tmp_path, prefix_store_gb=budget / 1e9) as server:
+        check(server.answer(talks[-1]), 5 * BLOCK, talks[-1], cold)
+        oldest = server.answer(talks[0])
+        assert oldest.cached < BLOCK
+        assert oldest.same == cold(talks[0])
+
+
+def test_R118_blocks_that_find_no_room_in_memory_are_a_miss(
+    folder: Path, tmp_path: Path, cold: Cold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with streamed(folder, tmp_path) as server:
+        prompt = talk(server)
+    taken: list[int] = []
+    bring = Session.import_block
+
+    def full_at_the_third(session: Session, tokens: list[int], data: memoryview) -> None:
+        if len(taken) == 2:
+            raise EngineError(Status.MEMORY, "no memory for KV")
+        taken.append(len(tokens))
+        bring(session, tokens, data)
+
+    monkeypatch.setattr(Session, "import_block", full_at_the_third)
+    with streamed(folder, tmp_path) as server:
+        answer = server.answer(prompt)
+        assert answer.cached == 2 * BLOCK
         assert answer.same == cold(prompt)
 
 

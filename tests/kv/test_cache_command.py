@@ -65,6 +65,8 @@ def test_the_list_shows_a_running_servers_store(model: Path, store: PrefixStore)
         ids_of(store, tokens_of(1, 2, 3))[-1].hex(): 3 * TOKENS,
         ids_of(store, tokens_of(1, 2, 4, 5))[-1].hex(): 4 * TOKENS,
     }
+    # The last written first: what goes when there is no room stands at the end.
+    assert list(tokens.values()) == [4 * TOKENS, 3 * TOKENS]
     shown = run("list", model)
     assert shown.exit_code == 0
     assert f"process {os.getpid()} writes" in shown.stdout
