@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.sandbox
 from jinja2.parser import Parser
@@ -352,7 +353,8 @@ class Rendered:
 class ChatTemplate:
     """A compiled template. ModelError when it is broken; `where` names its file.
 
-    `variables` are further names that it may use (`bos_token`, `eos_token`).
+    `variables` are further names that it may use (`bos_token`, `eos_token`). `takes_tools`: whether
+    it looks at tools at all; if not, `history.prepare` writes them into the messages.
     """
 
     def __init__(
@@ -374,7 +376,9 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._variables = dict(variables or {})
         try:
-            self._template = _environment().from_string(source)
+            environment = _environment()
+            self._template = environment.from_string(source)
+            names = jinja2.meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateSyntaxError as error:
             raise ModelError(
                 f"the chat template is broken in line {error.lineno}: {error.message}.",
@@ -385,6 +389,7 @@ class ChatTemplate:
             raise ModelError(
                 f"the chat template cannot be compiled: {_named(error)}.", where=where
             ) from None
+        self.takes_tools = "tools" in names
         self._probe()
 
     def _probe(self) -> None:
