@@ -176,6 +176,27 @@ def test_the_supervisor_starts_a_killed_engine_again_with_what_it_held(
         engine.stop()
 
 
+@pytest.mark.slow
+def test_a_server_that_is_told_to_stop_waits_for_a_slow_disk(folder: Path, tmp_path: Path) -> None:
+    prompt = draftmodel.prompt(40, 30 * 128)
+    engine = ProcessEngine(
+        ChildSpec(
+            factory="tests.support.streamed:open_on_slow_disk", options=options(folder, tmp_path)
+        )
+    )
+    engine.start()
+    engine.wait_ready(READY_SECONDS)
+    events: queue.Queue[JobEvent] = queue.Queue()
+    engine.submit(
+        Submit(job="job", prompt=prompt, max_tokens=1, temperature=0, top_p=1, seed=1), events.put
+    )
+    while not isinstance(event := events.get(timeout=READY_SECONDS), Done):
+        assert not isinstance(event, Failed), event
+    engine.stop()
+    with streamed(folder, tmp_path) as server:
+        assert server.answer([*prompt, 1]).cached == len(prompt)
+
+
 def _wait_for_another(engine: ProcessEngine, pid: int) -> None:
     end = time.monotonic() + READY_SECONDS
     while time.monotonic() < end:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,20 @@ def open_backend(options: dict[str, Any]) -> NativeBackend:
     patched = functools.partial(EngineOptions, **{"expert_slots": EXPERT_SLOTS, **own})
     with mock.patch.object(opening, "EngineOptions", patched):
         return NativeBackend(Options(**rest))
+
+
+def open_on_slow_disk(options: dict[str, Any]) -> NativeBackend:
+    """The same, with a disk that takes four blocks a second."""
+    backend = open_backend(options)
+    assert backend.disk is not None
+    put = backend.disk.store.put
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.25)
+        return put(*arguments)
+
+    backend.disk.store.put = slow  # type: ignore[method-assign]
+    return backend
 
 
 def options(folder: Path, state: Path | None = None, **other: Any) -> dict[str, Any]:

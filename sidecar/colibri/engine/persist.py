@@ -35,7 +35,7 @@ from colibri.kv.writer import Job
 log = logging.getLogger(__name__)
 
 # How long stopping may wait for the disk, and a job for which another conversation gives up its KV.
-_STOP_SECONDS: Final = 20.0
+_STOP_SECONDS: Final = 15.0
 _RESCUE_SECONDS: Final = 5.0
 
 

@@ -70,7 +70,8 @@ class Supervision:
     backoff_limit_seconds: float = 30.0
     crash_limit: int = 3
     crash_window_seconds: float = 600.0
-    stop_seconds: float = 5.0
+    # A worker that is told to stop writes what its disk lacks (`persist`), gigabytes at worst.
+    stop_seconds: float = 20.0
 
 
 def _command_line() -> list[str]:
