@@ -102,6 +102,17 @@ def test_R024_R026_whatever_is_drawn_is_json_of_the_schema(seed: int) -> None:
     assert isinstance(json.loads(text), dict)
 
 
+def test_blanks_in_json_come_to_an_end() -> None:
+    blank = LETTERS.encode(" ")[0]
+    for schema in (SCHEMA, {"type": "object"}):
+        state = matcher(json_schema(schema, syntax(HERMES, LETTERS)), LETTERS)
+        assert state.accept(LETTERS.encode("{")[0])
+        count = 0
+        while state.accept(blank):
+            count += 1
+        assert count == 32
+
+
 def test_R026_the_answer_may_only_end_when_the_object_is_closed() -> None:
     state = matcher(json_object(syntax(HERMES, LETTERS)), LETTERS)
     for token in LETTERS.encode("{}"):

@@ -31,7 +31,10 @@ from colibri.text.tokenizer import Tokenizer
 
 _MAX_SCHEMA_CHARS: Final = 1 << 20
 _ANY_TEXT: Final = "/(.|\\n)*/"
+_ANY_OBJECT: Final = '%json {"type": "object"}'
 _MAX_NOTE: Final = 300
+# Between the signs of JSON. A weak model that may write blanks without end does so.
+_BLANKS: Final = r"[\x20\x0A\x0D\x09]{1,32}"
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -133,10 +136,8 @@ class _Writer:
         if not text or len(text) > _MAX_SCHEMA_CHARS or not isinstance(schema, dict | bool):
             self._note(what, "it is no JSON schema of a usable size")
             return None
-        lenient = (
-            {**schema, "x-guidance": {"lenient": True}} if isinstance(schema, dict) else schema
-        )
-        body = f"%json {json.dumps(lenient)}"
+        options = {"x-guidance": {"lenient": True, "whitespace_pattern": _BLANKS}}
+        body = f"%json {json.dumps({**schema, **options} if isinstance(schema, dict) else schema)}"
         failed, messages = LLMatcher.validate_grammar_with_warnings(f"start: {body}\n")
         if failed:
             self._note(what, messages[0])
@@ -150,7 +151,7 @@ class _Writer:
         self.notes.append(f"{what} is not enforced in full: {why.removesuffix('.')}.")
 
     def _any_object(self) -> str:
-        return self.rule('%json {"type": "object"}')
+        return self.rule(_ANY_OBJECT)
 
     # ---- calls
 
