@@ -18,6 +18,8 @@ from colibri.engine.table import EngineOptions, Precision, Sampling
 from colibri.models.model import open_model
 from tests.perf.driver_loop import fixed_ids, serve, timed
 
+MOST_SESSIONS = 8
+
 
 class Ours:
     """One engine and one session, emptied before every run."""
@@ -28,6 +30,7 @@ class Ours:
             precision=Precision.F32 if precision == "f32" else Precision.FAST,
             threads=threads,
             context=context,
+            sessions=MOST_SESSIONS,
         )
         files = self.model.files
         self.engine = Engine(files.paths, self.model.geometry, files.tensors, options)
@@ -50,6 +53,24 @@ class Ours:
                 self.engine.decode([self.session], [token])
 
         return timed(len(rest), run)
+
+    def parallel(self, command: dict[str, Any]) -> dict[str, Any]:
+        """`sessions` prompts of `prompt` tokens, then `steps` steps of all of them together."""
+        n, steps = command["sessions"], command["steps"]
+        ids = fixed_ids(n * (command["prompt"] + steps), self.vocab, command["seed"])
+        sessions = [self.engine.session() for _ in range(n)]
+        try:
+            for session in sessions:
+                session.prefill([ids.pop() for _ in range(command["prompt"])])
+
+            def run() -> None:
+                for step in range(steps):
+                    self.engine.decode(sessions, ids[step * n : (step + 1) * n])
+
+            return timed(n * steps, run)
+        finally:
+            for session in sessions:
+                session.close()
 
     def logits(self, command: dict[str, Any]) -> dict[str, Any]:
         """Writes f32 [n, vocab] logits of every position of `ids` to the .npy file `out`."""
@@ -82,6 +103,7 @@ def main() -> None:
         {
             "prefill": ours.prefill,
             "decode": ours.decode,
+            "parallel": ours.parallel,
             "logits": ours.logits,
             "tokenize": ours.tokenize,
             "sample": ours.sample,

@@ -22,6 +22,7 @@ from tests.perf import kl, peer_env, startup
 from tests.perf.driver import ROOT, Driver
 from tests.perf.moe_peer import moe_peer_rows
 from tests.perf.native import Native
+from tests.perf.parallel import parallel_rows
 from tests.perf.policy import NAME as POLICY_MARGIN
 from tests.perf.policy import policy_rows
 from tests.perf.rows import (
@@ -231,6 +232,7 @@ GROUPS: tuple[Callable[[Bench], Iterator[Row]], ...] = (
     moe_peer_rows,
     cache_policy_rows,
     second_turn_rows,
+    parallel_rows,
 )
 
 

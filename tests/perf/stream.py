@@ -208,15 +208,17 @@ class Run:
 
 
 @contextlib.contextmanager
-def stream_engine(bench: Bench, model: Model, share: int) -> Iterator[Run]:
-    """Our engine in a memory cgroup of `share` percent of the model, page cache dropped."""
+def stream_engine(bench: Bench, model: Model, share: int, sessions: int = 1) -> Iterator[Run]:
+    """Our engine in a memory cgroup of `share` percent of the model, page cache dropped; its budget
+    has room for so many sessions.
+    """
     size = sum(path.stat().st_size for path in model.paths)
     experts = [tensor.bytes for tensor in model.tensors if _is_expert(tensor)]
     limit = size * share // 100
     drop_page_cache(model.paths)
     with memory_group(limit) as processes:
-        arguments = [str(model.files.folder), str(limit - RESERVE), str(CONTEXT), "1"]
-        arguments += [str(stream_threads()), processes or "-"]
+        arguments = [str(model.files.folder), str(limit - RESERVE), str(CONTEXT)]
+        arguments += [str(sessions), str(stream_threads()), processes or "-"]
         command = [sys.executable, "-m", "tests.perf.stream_driver", *arguments]
         with Driver("ours", command, bench.build / "bench-stream.log") as driver:
             status = driver.call("status")

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from colibri.engine.ffi import Session
 
 COUNTERS = (
     "expert_lookups",
@@ -24,6 +27,8 @@ COUNTERS = (
     "disk_wait_ns",
 )
 
+TRACE_WORDS = 1 << 22
+
 
 def memory() -> dict[str, int]:
     """Bytes resident now and at most so far, of the whole process."""
@@ -32,11 +37,21 @@ def memory() -> dict[str, int]:
     return {name: int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM")}
 
 
+def distinct(words: Sequence[int]) -> int:
+    """Experts of all records: step, layer, rows, how many, and so many different experts."""
+    total, at = 0, 0
+    while at < len(words):
+        total += words[at + 3]
+        at += 4 + words[at + 3]
+    return total
+
+
 def main() -> None:
     model_path, budget, context, sessions, threads, cgroup = sys.argv[1:7]
     if cgroup != "-":
         Path(cgroup).write_text(str(os.getpid()), encoding="ascii")
 
+    from colibri.engine import experts
     from colibri.engine.ffi import Engine
     from colibri.engine.table import EngineOptions
     from colibri.models.model import open_model
@@ -77,6 +92,37 @@ def main() -> None:
 
         return counted(lambda: timed(len(ids), run))
 
+    side_by_side: list[Session] = []
+
+    def ready(command: dict[str, Any]) -> dict[str, Any]:
+        """Gives each of `sessions` sessions a prompt of its own, of `tokens` tokens."""
+        session.truncate(0)
+        while len(side_by_side) < command["sessions"]:
+            side_by_side.append(engine.session())
+        for number, one in enumerate(side_by_side):
+            one.truncate(0)
+            one.prefill(fixed_ids(command["tokens"], engine.vocab, command["seed"] + number))
+        return {}
+
+    def parallel(command: dict[str, Any]) -> dict[str, Any]:
+        """`steps` steps of the first `sessions` sessions together, tokens all different; tells how
+        many different experts of a layer a step asked for, as the engine's trace has it.
+        """
+        steps, batch = command["steps"], side_by_side[: command["sessions"]]
+        ids = fixed_ids(steps * len(batch), engine.vocab, command["seed"])
+        experts.record(engine, TRACE_WORDS)
+
+        def run() -> None:
+            for step in range(steps):
+                engine.decode(batch, ids[step * len(batch) : (step + 1) * len(batch)])
+
+        answer = counted(lambda: timed(len(ids), run))
+        records, lost = experts.recorded(engine, TRACE_WORDS)
+        experts.record(engine, 0)
+        if lost:
+            raise RuntimeError(f"the trace lost {lost} records")
+        return {**answer, "steps": steps, "union": distinct(records.tolist()) / steps}
+
     def status(command: dict[str, Any]) -> dict[str, Any]:
         snapshot = engine.snapshot()
         return {
@@ -85,7 +131,15 @@ def main() -> None:
             **{name: getattr(snapshot, name) for name in snapshot.__struct_fields__},
         }
 
-    serve({"prefill": prefill, "decode": decode, "status": status})
+    serve(
+        {
+            "prefill": prefill,
+            "decode": decode,
+            "ready": ready,
+            "parallel": parallel,
+            "status": status,
+        }
+    )
 
 
 if __name__ == "__main__":
