@@ -115,9 +115,10 @@ def bound_row(
     expert: int,
     detail: Mapping[str, Any],
 ) -> Row:
-    """Total tokens per second beside the bound, which is the rate of one sequence times what sharing
-    saves. `dense` 0 = the disk is what counts, by wall time; in memory it is CPU time. Neighbouring
-    turns are compared.
+    """Total tokens per second beside the bound: the rate of one sequence times what sharing saves.
+
+    `dense` 0 = the disk is what counts, by wall time; in memory it is CPU time. Neighbouring turns
+    are compared.
     """
     threads = stream_threads()
 

@@ -139,6 +139,27 @@ def test_kept_sessions_go_when_their_kv_is_needed_and_never_become_too_many() ->
     assert _run(slots, [MOST_KEPT + 18] * LEAST_KEPT)[1] == LEAST_KEPT - 1
 
 
+def test_idle_slots_give_their_kv_after_kept_sessions_and_busy_ones_never() -> None:
+    backend, slots = _slots(3)
+    for index in (2, 0, 1):
+        slots.prepare(slots.slots[index], [index] * 100)
+        slots.slots[index].session.prefill_start([index] * 100)
+        slots.slots[index].session.prefill_step(0)
+        slots.slots[index].history = [index] * 100
+    slots.prepare(slots.slots[2], [7] * 100)  # keeps what slot 2 held, and holds nothing yet
+    slots.slots[1].busy = True
+    assert slots.kept == 1
+    rooms = iter(range(100))
+    backend.kv_room = lambda: next(rooms)  # type: ignore[method-assign]
+    slots.make_room(1)
+    assert [len(slot.history) for slot in slots.slots] == [100, 100, 0]
+    assert slots.kept == 0
+    backend.kv_room = lambda: 0  # type: ignore[method-assign]
+    slots.make_room(1)
+    assert [len(slot.history) for slot in slots.slots] == [0, 100, 0]
+    assert (slots.dropped, backend.open_sessions) == (2, 3)
+
+
 def test_the_oldest_kept_session_may_be_the_one_that_is_needed() -> None:
     _, slots = _slots()
     _run(slots, A)

@@ -211,7 +211,8 @@ class StoreState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KvState(msgspec.Struct, frozen=True, kw_only=True):
-    """Context that is kept. `kept_sessions` lie beside the slots; `room_blocks` of KV, each
+    """Context that is kept. `kept_sessions` lie beside the slots; `dropped_sessions` conversations
+    had to go, there or in idle slots, because KV was needed; `room_blocks` of KV, each
     `block_tokens` long, may still be taken (None = no limit). Of `prompt_tokens` asked for so far
     `cached_tokens` were not computed. `store` is None without one.
     """

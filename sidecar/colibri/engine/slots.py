@@ -8,8 +8,9 @@ KV on disk (`persist`).
 
 A slot is a session with a number that requests may ask for. When another conversation takes a
 slot, the session that was there is kept as it is, unfinished prefill included, and comes back when
-its conversation does; equal prefixes share their KV (`colibri_session_fork`). Kept sessions go,
-longest unused first, when their KV is needed. Threads: the engine loop's, unless it says otherwise.
+its conversation does; equal prefixes share their KV (`colibri_session_fork`). When KV is needed,
+kept sessions go first, then what idle slots hold, longest unused first. Threads: the engine
+loop's, unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Slot:
     def __init__(self, index: int, holding: Holding) -> None:
         self.index = index
         self.busy = False
+        self.used = 0  # the greater, the later
         self.holding = holding
 
     @property
@@ -112,7 +114,8 @@ class Slots:
         self._kept: list[Holding] = []  # longest unused first
         # Told of a session whose KV will be gone when it returns.
         self.before_drop: Callable[[Holding], None] = lambda holding: None
-        self.dropped = 0  # kept sessions that had to go
+        self._uses = 0
+        self.dropped = 0  # conversations that had to go
 
     @property
     def kept(self) -> int:
@@ -152,6 +155,8 @@ class Slots:
 
         What the slot held before is kept. Raises EngineError.
         """
+        self._uses += 1
+        slot.used = self._uses
         own = slot.holding.match(prompt)
         best, length = slot.holding, own
         for holding in (*self._kept, *(other.holding for other in self.slots)):
@@ -216,9 +221,21 @@ class Slots:
     # ---- room ----
 
     def make_room(self, blocks: int) -> None:
-        """Drops kept sessions until so many KV blocks may be taken, or none is left."""
-        while self._kept and (room := self._backend.kv_room()) is not None and room < blocks:
-            self._drop_oldest()
+        """Drops what no job uses until so many KV blocks may be taken, or nothing is left to drop.
+
+        The jobs that run then have all the KV there is, which is what the budget was made for.
+        """
+        while (room := self._backend.kv_room()) is not None and room < blocks:
+            idle = [slot for slot in self.slots if not slot.busy and slot.history]
+            if self._kept:
+                self._drop_oldest()
+            elif idle:
+                slot = min(idle, key=lambda slot: slot.used)
+                self.before_drop(slot.holding)
+                self.renew(slot)
+                self.dropped += 1
+            else:
+                return
 
     def _drop_oldest(self) -> None:
         holding = self._kept.pop(0)
@@ -227,7 +244,7 @@ class Slots:
         self.dropped += 1
 
     def renew(self, slot: Slot) -> None:
-        """A fresh session, after a failure that may have left anything behind."""
+        """A fresh session: what the slot holds is gone, whatever state it was in."""
         slot.session.close()
         slot.holding = Holding(self._backend.session())
 
