@@ -183,9 +183,8 @@ def turn_rows(
         if not (folder / "colibri.json").exists():
             shutil.rmtree(folder, ignore_errors=True)
             synthetic.make(folder, SHAPE)
-        length = 2000 if quick else 12_000
         options = glm_options(folder, state, 16_384)
-        yield from rows_of("turn2_glm", *measure(options, 256, length, runs))
+        yield from rows_of("turn2_glm", *measure(options, 256, 12_000, runs))
     if wants(*_names("turn2_smollm2")):
         length = 1000 if quick else 6000
         options = {**glm_options(smollm2(), state, 8192), "expert_slots": 0}
