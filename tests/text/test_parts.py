@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -337,6 +339,51 @@ def test_the_detokeniser_marks_control_tokens_and_only_those() -> None:
     assert [type(part) for part in parts] == [CallStart, CallArguments, CallEnd]
     spelled = tokenizer.encode("<tool_call>now</tool_call>")
     assert Detokenizer(tokenizer, marks=ids.values()).push(spelled) == "<tool_call>now</tool_call>"
+
+
+def test_a_model_cannot_forge_the_sign_of_control_tokens() -> None:
+    tokenizer = from_json(json.dumps(files.tokenizer(extra=GLM.markers[2:])).encode(), "t.json")
+    ids = tokenizer.control_ids(GLM.markers)
+    detokenizer = Detokenizer(tokenizer, marks=ids.values())
+    text = detokenizer.push(tokenizer.encode(MARK + "<tool_call>now")[:-1])
+    assert MARK not in text and text.startswith("\ufffd<tool_call>")
+    # An open character before a marker is no character; the marker stays whole.
+    torn = [*tokenizer.encode("😀")[:2], ids["<tool_call>"], *tokenizer.encode("é")]
+    pieces = [Detokenizer(tokenizer, marks=ids.values()).push(torn)]
+    detokenizer = Detokenizer(tokenizer, marks=ids.values())
+    pieces.append("".join(detokenizer.push([token]) for token in torn))
+    assert pieces == [f"\ufffd{MARK}<tool_call>é"] * 2
+
+
+GOLDEN = json.loads((Path(__file__).parent / "data" / "golden_parses.json").read_text())["cases"]
+REFERENCE_TOOLS = Tools(
+    [
+        {"name": "get_weather", "parameters": {"type": "object", "properties": {
+            "city": {"type": "string"}, "days": {"type": "integer"},
+        }}},
+        {"name": "now", "parameters": {"type": "object", "properties": {}}},
+    ]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["answer"][:40])
+@pytest.mark.parametrize("marked", [False, True], ids=["letters", "tokens"])
+def test_parses_equal_the_reference_for_every_cutting(case: dict[str, Any], marked: bool) -> None:
+    dialect = GLM if case["dialect"] == "glm" else INKLING
+    tokens = dialect.markers if marked else ()
+    text = mark(case["answer"], tokens)
+    cuttings = [[text], list(text), *([text[:at], text[at:]] for at in range(len(text)))]
+    for pieces in cuttings:
+        found: list[list[Any]] = []
+        options = {"tools": REFERENCE_TOOLS, "reasoning": True, "tokens": tokens}
+        for part in parse(dialect, pieces, **options):
+            if isinstance(part, CallStart):
+                found.append(["call", part.name])
+            elif isinstance(part, CallArguments):
+                found[-1].append(json.loads(part.text))
+            elif not isinstance(part, CallEnd):
+                found.append(["reasoning" if isinstance(part, Reasoning) else "text", part.text])
+        assert found == case["parts"], pieces
 
 
 def test_marks_without_a_marker_vanish() -> None:

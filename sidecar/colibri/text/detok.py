@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Collection, Iterable
-from typing import Final
 
 from colibri.text.parts import MARK
 from colibri.text.tokenizer import Tokenizer
-
-_MARK: Final = MARK.encode()
 
 
 class Detokenizer:
@@ -41,19 +38,29 @@ class Detokenizer:
 
     def push(self, ids: Iterable[int]) -> str:
         """Text that the ids complete."""
-        pieces = []
+        out: list[str] = []
+        pieces: list[bytes] = []
         for token in ids:
             marked = token in self._marks
             data = self._tokenizer.token_bytes(token, keep_special=self._keep_special or marked)
-            if marked:
-                data = _MARK + data
             if not data:
                 continue
-            if self._first and self._tokenizer.strips_first_space:
-                data = data.removeprefix(b" ")
+            if marked:
+                # A character that is still open ends here, as before any other wrong byte.
+                out.append(self._letters([*pieces, data])[: -len(data.decode())])
+                out.append(MARK + data.decode())
+                pieces = []
+            else:
+                if self._first and self._tokenizer.strips_first_space:
+                    data = data.removeprefix(b" ")
+                pieces.append(data)
             self._first = False
-            pieces.append(data)
-        return self._decoder.decode(b"".join(pieces))
+        return "".join([*out, self._letters(pieces)])
+
+    def _letters(self, pieces: list[bytes]) -> str:
+        """Decodes on. A model cannot write MARK itself where that has a meaning."""
+        text = self._decoder.decode(b"".join(pieces))
+        return text.replace(MARK, "\ufffd") if self._marks and MARK in text else text
 
     def flush(self) -> str:
         """End of the text: drops an unfinished character. Returns "" always, and is ready for new
