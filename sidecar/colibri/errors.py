@@ -36,6 +36,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+def printable(text: str) -> str:
+    """Text for one line of a terminal: control characters, which names of files may have, escaped.
+
+    A name must not be able to break a line in two or to move the cursor.
+    """
+    return "".join(c if c.isprintable() or c == " " else ascii(c)[1:-1] for c in text)
+
+
 class ColibriError(Exception):
     """Base of the tree.
 

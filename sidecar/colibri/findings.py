@@ -29,6 +29,7 @@ from colibri.errors import (
     ModelNotFoundError,
     ResourceError,
     UsageError,
+    printable,
 )
 
 Level: TypeAlias = Literal["ok", "note", "warning", "error"]
@@ -69,8 +70,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def line(self, *, remedy: bool = True) -> str:
         """For people: level, place, sentence, and on a line of its own the remedy."""
         place = f"{self.where}: " if self.where else ""
-        below = f"\n         -> {self.fix}" if self.fix and remedy else ""
-        return f"{self.level:7}  {place}{self.what}{below}"
+        below = f"\n         -> {printable(self.fix)}" if self.fix and remedy else ""
+        return f"{self.level:7}  {printable(place + self.what)}{below}"
 
 
 def ok(kind: Kind, what: str, where: str = "") -> Finding:

@@ -33,17 +33,23 @@ from colibri.errors import UsageError
 ENV_PREFIX = "COLI_"
 MAX_PORT = 65535
 SMALLEST_CONTEXT = 64
+# Far beyond any model; larger numbers are slips of the finger.
+LARGEST_CONTEXT = 1 << 24
 MAX_SLOTS = 16
 LARGEST_TEMPERATURE = 2.0
 
 Check = Callable[[Any], str | None]
 
 
+def _plain(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+
+
 def _between(low: float, high: float | None = None) -> Check:
     def check(value: Any) -> str | None:
         if math.isfinite(value) and low <= value and (high is None or value <= high):
             return None
-        limit = "" if high is None else f" and at most {high:g}"
+        limit = "" if high is None else f" and at most {_plain(high)}"
         return f"must be at least {low:g}{limit}"
 
     return check
@@ -125,7 +131,7 @@ class Settings:
         "model.context",
         "Most tokens of prompt and answer together; default: what model and memory allow.",
         metavar="TOKENS",
-        check=_between(SMALLEST_CONTEXT),
+        check=_between(SMALLEST_CONTEXT, LARGEST_CONTEXT),
     )
     temperature: float | None = _setting(
         None,
@@ -145,7 +151,7 @@ class Settings:
         "model.max_tokens",
         "Most tokens one answer may have; default: the room left.",
         metavar="TOKENS",
-        check=_between(1),
+        check=_between(1, LARGEST_CONTEXT),
     )
 
     precision: str = _setting(
@@ -178,7 +184,7 @@ class Settings:
         0,
         "engine.threads",
         "Compute threads; 0 means one per usable core.",
-        check=_between(0, 1024),
+        check=_between(0, 256),
     )
     ram: str | None = _setting(
         None,
@@ -341,6 +347,10 @@ class Setting:
         names = {str: "text", int: "integer", float: "number", bool: "true/false", tuple: "list"}
         return names[self.kind]
 
+    @property
+    def _expected(self) -> str:
+        return " or ".join(self.choices) if self.choices else self.type_name
+
     def show(self, value: Any) -> str:
         """The value as text for people; a secret is never shown."""
         if value is None or value == ():
@@ -357,7 +367,7 @@ class Setting:
         if self.choices and value not in self.choices:
             problem = f"must be one of {', '.join(self.choices)}"
         if problem:
-            shown = "" if self.secret else f", not {self.show(value)}"
+            shown = "" if self.secret or value == "" else f", not {self.show(value)}"
             raise UsageError(f"{problem}{shown}.", where=where)
         return value
 
@@ -373,7 +383,7 @@ class Setting:
             else:
                 value = self.kind(text.strip())
         except (KeyError, ValueError):
-            raise UsageError(f"expected {self.type_name}, got {text!r}.", where=where) from None
+            raise UsageError(f"expected {self._expected}, got {text!r}.", where=where) from None
         return self.validate(value, where)
 
     def convert(self, value: Any, where: str) -> Any:
@@ -382,10 +392,10 @@ class Setting:
             value = float(value)
         if self.kind is tuple and isinstance(value, list) and all(type(v) is str for v in value):
             value = tuple(value)
-        if self.choices and type(value) is int:
+        if (self.choices or self.check is _size) and type(value) in (int, float):
             value = str(value)
         if type(value) is not self.kind:
-            raise UsageError(f"expected {self.type_name}, got {value!r}.", where=where)
+            raise UsageError(f"expected {self._expected}, got {value!r}.", where=where)
         return self.validate(value, where)
 
 

@@ -473,7 +473,7 @@ def test_the_command_converts_by_recipe_adds_an_mtp_layer_and_names_what_is_miss
     assert (code, "model-00002-of-00003" in err) == (4, True)
 
 
-def test_the_commands_convert_list_and_check(
+def test_the_commands_convert_list_and_verify(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "models"
@@ -487,10 +487,12 @@ def test_the_commands_convert_list_and_check(
     assert listed["schema"] == 1
     assert [(m["name"], m["kind"]) for m in listed["models"]] == [("tiny", "packed")]
     assert "tiny" in coli("models")[1]
-    assert coli("models", "check", "tiny", "--hashes")[0] == 0
+    assert coli("verify", "tiny", "--quiet")[0] == 0
     path = next((root / "tiny").glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-    code, out, _ = coli("models", "check", "tiny", "--hashes", "--json")
+    code, out, _ = coli("verify", "tiny", "--quiet", "--json")
     assert code == 7
-    assert len(json.loads(out)["problems"]) == 1
-    assert coli("models", "check", "nothing")[0] == 3
+    assert [f["kind"] for f in json.loads(out)["findings"] if f["level"] == "error"] == [
+        "integrity"
+    ]
+    assert coli("verify", "nothing")[0] == 3

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from colibri.cli import coli, run
+from colibri.cli import mirror as mirror_command
 from colibri.errors import IntegrityError, UsageError
 from colibri.models import mirror_plan, synthetic
 from colibri.models.container import open_folder
@@ -120,6 +121,17 @@ def test_the_command_says_the_gain_and_copies_only_when_asked(
     assert again["copy"] == []
     assert again["present"] == sorted(told["copy"])
     assert open_folder(model, mirrors=[drive]).places[1].files == len(told["copy"])
+
+
+def test_one_drive_twice_is_not_said_to_be_faster(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_command, "_measure", lambda *_: 2e9)
+    monkeypatch.setattr(mirror_command, "_measure_mirror", lambda *_: 2e9)
+    assert command(model, model.parent / "drive", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["expected_gain"] == 1
+    assert told["expected_bytes_per_second"] == 2e9
 
 
 def test_R160_what_was_used_decides(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

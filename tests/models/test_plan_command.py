@@ -6,6 +6,7 @@ Covers R164, R168, R177, R178, R180.
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import pytest
 
 from colibri import cli
 from colibri.cli import coli
+from colibri.cli import plan as plan_command
 from colibri.engine import ffi
 from colibri.engine.ffi import Engine, ExpertClass, Plan
 from colibri.engine.table import EngineOptions, Format, Tensor
@@ -216,6 +218,58 @@ def test_an_unknown_model_exits_with_3() -> None:
 @pytest.mark.parametrize("arguments", [["--ram", "lots"], ["--disk-speed", "0"]])
 def test_bad_values_are_usage_errors(small: Path, arguments: list[str]) -> None:
     assert cli.run(coli, "coli", ["plan", str(small), *arguments]) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--ctx", "1000000"], ["--ctx", "99999999999999999999"], ["--parallel", "4"]]
+)
+def test_what_serve_would_refuse_is_refused_with_the_flag_to_change(
+    small: Path, arguments: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(coli, "coli", ["plan", str(small), *arguments, "--disk-speed", "1"]) == 2
+    assert arguments[0] in capfd.readouterr().err
+
+
+def test_what_does_not_fit_is_told_with_settings_that_do(
+    small: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report = planned(capfd, str(small), "--ram", "1MB", "--disk-speed", "1")
+    assert report["plan"]["fits"] is False
+    said = next(text for text in report["warnings"] if "does not fit" in text)
+    assert "the budget is 1.00 MB" in said
+    named = said.split("--ram ")[1].split()[0].rstrip(",")
+    assert f"at least {named} GB" in said
+    again = planned(capfd, str(small), "--ram", named, "--disk-speed", "1")
+    assert again["plan"]["fits"] is True
+
+
+def test_a_mirror_that_is_not_there_is_warned_about(
+    small: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    report = planned(capfd, str(small), "--mirror", str(gone), "--disk-speed", "1")
+    assert any(str(gone) in text for text in report["warnings"])
+
+
+def test_a_split_model_is_planned_with_the_part_on_its_mirror(
+    small: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    home, mirror = tmp_path / "home", tmp_path / "mirror"
+    mirror.mkdir()
+    shutil.copytree(small, home)
+    for shard in home.glob("*.safetensors"):
+        shard.rename(mirror / shard.name)
+    flags = ("--ram", "0.3", "--disk-speed", "1")
+    split = planned(capfd, str(home), *flags, "--mirror", str(mirror))
+    assert split["plan"] == planned(capfd, str(small), *flags)["plan"]
+    assert run(capfd, str(home), *flags)[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(0.0123, "0.012"), (9.94, "9.9"), (141.2, "141"), (1234, "1,234")]
+)
+def test_rates_are_written_without_exponents(rate: float, text: str) -> None:
+    assert plan_command._rate(rate) == text
 
 
 # ---- estimates -----------------------------------------------------------------------------------

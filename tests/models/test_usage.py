@@ -4,6 +4,7 @@ what an engine does with it: a warm cache, the same tokens.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -248,3 +249,30 @@ def test_a_trace_that_cannot_be_written_is_refused_before_serving(
     with pytest.raises(UsageError) as caught:
         NativeBackend(Options(folder=str(folder), context=128, trace=str(missing)))
     assert str(missing) == caught.value.where
+
+
+def test_a_trace_whose_disk_fills_up_ends_and_the_model_works_on(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "run.trace"
+    backend = NativeBackend(
+        Options(
+            folder=str(folder), context=128, threads=1, state_dir=str(tmp_path), trace=str(trace)
+        )
+    )
+    assert backend._learning is not None
+    writer = backend._learning._trace
+    assert writer is not None
+    session = backend.session()
+    session.prefill_start([1, 2, 3])
+    while not session.prefill_step(0).finished:
+        pass
+    writer._file.close()
+    with contextlib.suppress(OSError), Path("/dev/full").open("w", encoding="ascii") as full:
+        monkeypatch.setattr(writer, "_file", full)
+        backend.decode([session], [[4]])
+        backend.decode([session], [[5]])
+        backend.idle(5)
+        backend.close()
+    said = [record.message for record in caplog.records if "the trace ends here" in record.message]
+    assert len(said) == 1

@@ -175,6 +175,28 @@ def test_the_reader_of_our_output_may_leave() -> None:
         assert b"Traceback" not in process.stderr.read()
 
 
+def test_a_full_disk_behind_stdout_is_one_sentence() -> None:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "colibri.cli", "config", "reference"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT,
+            env={**os.environ, "PYTHONPATH": path},
+            check=False,
+        )
+    assert result.returncode == 5
+    assert result.stderr == "Error: No space left on device.\n"
+
+
+def test_names_cannot_break_a_message_into_lines_or_move_the_cursor() -> None:
+    result = run("plan", "a\nError: b\x1b[31m")
+    assert result.returncode == 3
+    assert "a\\nError: b\\x1b[31m" in result.stderr
+
+
 def test_importing_the_command_line_imports_nothing_heavy() -> None:
     """What makes it quick; the time itself is a benchmark's business."""
     code = (

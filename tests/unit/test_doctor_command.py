@@ -183,3 +183,24 @@ def test_an_interrupted_verify_ends_with_130(whole: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("colibri.models.verify.verify", interrupt)
     assert cli.run(coli, "coli", ["verify", str(whole)]) == 130
+
+
+@pytest.mark.parametrize("command", ["doctor", "verify"])
+def test_R161_copies_on_a_mirror_are_checked_too(command: str, whole: Path, tmp_path: Path) -> None:
+    good, bad = broken.copy(whole, tmp_path / "good"), broken.copy(whole, tmp_path / "bad")
+    shard = broken.shards(bad)[0]
+    shard.write_bytes(shard.read_bytes()[:-4096])
+    result = run(command, str(whole), "--mirror", str(good), "--mirror", str(bad))
+    assert result.exit_code == 0
+    assert f"{good}: a mirror with 1 of 1 files" in result.stdout
+    assert f"{bad}: {shard.name} is left out" in result.stdout
+    assert f"{bad}: a mirror with" not in result.stdout
+
+
+def test_a_context_beyond_the_model_is_a_finding(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLI_CTX", "10000000")
+    content = report(str(whole))
+    assert content["exit_code"] == 2
+    assert any(item["where"] == "--ctx" for item in content["findings"])

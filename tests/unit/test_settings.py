@@ -179,3 +179,20 @@ def test_folders_follow_the_home_variable(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert paths.models_dir() == tmp_path / "big"
     monkeypatch.delenv("COLIBRI_HOME")
     assert tmp_path not in paths.config_dir().parents
+
+
+def test_numbers_beyond_any_model_are_refused() -> None:
+    with pytest.raises(UsageError, match="at most 16,777,216"):
+        settings.resolve({}, environ={"COLI_CTX": "9" * 20})
+
+
+@pytest.mark.parametrize("text", ["12", "1.5"])
+def test_a_size_may_be_a_plain_number_in_the_config_file(text: str) -> None:
+    write_config(f"[engine]\nram = {text}\n")
+    assert settings.resolve({}, environ={}).settings.ram == text
+
+
+def test_a_wrong_type_in_the_config_file_is_told_with_what_may_stand_there() -> None:
+    write_config("[engine]\nprefetch = true\n")
+    with pytest.raises(UsageError, match="expected on or off, got True"):
+        settings.resolve({}, environ={})

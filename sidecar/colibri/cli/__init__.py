@@ -20,7 +20,7 @@ from typing import NoReturn
 import click
 
 from colibri import __version__
-from colibri.errors import ColibriError
+from colibri.errors import ColibriError, ResourceError, printable
 
 INTERRUPTED = 130
 
@@ -83,9 +83,9 @@ def prepare_streams() -> None:
 def report(error: ColibriError) -> None:
     """Prints an error for people: what, where, what to do."""
     where = f"{error.where}: " if error.where else ""
-    click.echo(f"Error: {where}{error.message}", err=True)
+    click.echo(printable(f"Error: {where}{error.message}"), err=True)
     if error.hint:
-        click.echo(f"Hint: {error.hint}", err=True)
+        click.echo(printable(f"Hint: {error.hint}"), err=True)
 
 
 def run(command: click.Command, prog_name: str, arguments: Sequence[str] | None = None) -> int:
@@ -93,7 +93,7 @@ def run(command: click.Command, prog_name: str, arguments: Sequence[str] | None 
     prepare_streams()
     try:
         result = command.main(args=arguments, prog_name=prog_name, standalone_mode=False)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except click.ClickException as error:
         error.show()
@@ -101,13 +101,17 @@ def run(command: click.Command, prog_name: str, arguments: Sequence[str] | None 
     except ColibriError as error:
         report(error)
         return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):
         # The reader of our output left (`coli models | head`): nothing to tell, nobody to tell it
-        # to.
+        # to. click answers some of these with an exit of its own.
         sys.stdout = None
         return 0
+    except OSError as error:
+        # What no command expected: most of all a full disk behind stdout.
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"Error: {where}{error.strerror or error}.", err=True)
+        sys.stdout = None
+        return ResourceError.exit_code
     return result if isinstance(result, int) else 0
 
 

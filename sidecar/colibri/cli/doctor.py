@@ -29,11 +29,27 @@ SCHEMA = 1
 _OWNER_ONLY = 0o077
 
 
+# Without the flag: what variable and config file say.
+mirror_option = click.option(
+    "--mirror",
+    "mirrors",
+    multiple=True,
+    metavar="DIR",
+    help="Also check the copies in this folder, as `coli serve --mirror` uses them (repeatable).",
+)
+
+
+def folders(names: tuple[str, ...]) -> list[Path]:
+    """Folders of mirrors."""
+    return [Path(name).expanduser().absolute() for name in names]
+
+
 @click.command()
 @click.argument("model", required=False)
+@mirror_option
 @click.option("--deep", is_flag=True, help="Also read every byte of the model.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(model: str | None, deep: bool, as_json: bool) -> int:
+def doctor(model: str | None, mirrors: tuple[str, ...], deep: bool, as_json: bool) -> int:
     """Check settings, machine and MODEL (a name or a folder) and say what to do.
 
     Without MODEL the chosen or only installed model is checked.
@@ -44,7 +60,8 @@ def doctor(model: str | None, deep: bool, as_json: bool) -> int:
     _places(found)
     _machine(chosen, facts, found)
     folder = _folder(model or chosen.model, found)
-    report = _model(folder, chosen.mirrors, deep, found) if folder is not None else None
+    copies = mirrors or chosen.mirrors
+    report = _model(folder, copies, deep, found) if folder is not None else None
     _disk(report, facts, found)
     if report is not None:
         _fit(report, chosen, facts, found)
@@ -97,7 +114,7 @@ def _settings(found: list[Finding]) -> settings.Settings:
         found.append(
             findings.warning(
                 "settings",
-                f"{sentence}.",
+                sentence if sentence.endswith("?") else f"{sentence}.",
                 "settings",
                 "Correct the name; `coli config reference` lists all.",
             )
@@ -207,7 +224,7 @@ def _model(folder: Path, mirrors: tuple[str, ...], deep: bool, found: list[Findi
         folder,
         deep=deep,
         progress=ProgressLine(quiet=False),
-        mirrors=[Path(name).expanduser().absolute() for name in mirrors],
+        mirrors=folders(mirrors),
     )
     found += report.findings
     return report

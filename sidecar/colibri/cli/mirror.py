@@ -84,10 +84,13 @@ def mirror(
         speeds,
     )
     notes = _notes(files, folder, proposal, bool(counts))
+    # Two speeds measured on one drive do not add up.
+    one_drive = _one_drive(files, folder) and not (own_speed or mirror_speed)
+    expected = (proposal.own_speed, 1.0) if one_drive else (proposal.speed, proposal.gain)
     if as_json:
-        _print_json(files, folder, proposal, notes)
+        _print_json(files, folder, proposal, expected, notes)
     else:
-        _print(files, folder, proposal, notes)
+        _print(files, folder, proposal, expected, notes)
     if copying:
         _copy(files, folder, proposal, quiet)
     return 0
@@ -146,9 +149,13 @@ def _measure_mirror(files: ModelFiles, folder: Path) -> float:
     return speed.bytes_per_second
 
 
+def _one_drive(files: ModelFiles, folder: Path) -> bool:
+    return folder.stat().st_dev == files.folder.stat().st_dev
+
+
 def _notes(files: ModelFiles, folder: Path, proposal: Proposal, learnt: bool) -> list[str]:
     notes = []
-    if folder.stat().st_dev == files.folder.stat().st_dev:
+    if _one_drive(files, folder):
         notes.append(f"{folder} is on the same file system as the model: one drive gains nothing.")
     if not learnt:
         notes.append("no use counts of this model yet: all experts count alike.")
@@ -158,7 +165,13 @@ def _notes(files: ModelFiles, folder: Path, proposal: Proposal, learnt: bool) ->
     return notes
 
 
-def _print(files: ModelFiles, folder: Path, proposal: Proposal, notes: list[str]) -> None:
+def _print(
+    files: ModelFiles,
+    folder: Path,
+    proposal: Proposal,
+    expected: tuple[float, float],
+    notes: list[str],
+) -> None:
     for note in notes:
         click.echo(f"Note: {note}", err=True)
     new = [number for number in proposal.files if number not in proposal.present]
@@ -175,21 +188,27 @@ def _print(files: ModelFiles, folder: Path, proposal: Proposal, notes: list[str]
         f"from {proposal.wanted:.0%} on more copies bring nothing"
     )
     click.echo(
-        f"expected    {proposal.speed / _GB:.2f} GB/s together, {proposal.gain:.2f} times as fast"
+        f"expected    {expected[0] / _GB:.2f} GB/s together, {expected[1]:.2f} times as fast"
     )
     for number in new:
         click.echo(files.paths[number].name)
 
 
-def _print_json(files: ModelFiles, folder: Path, proposal: Proposal, notes: list[str]) -> None:
+def _print_json(
+    files: ModelFiles,
+    folder: Path,
+    proposal: Proposal,
+    expected: tuple[float, float],
+    notes: list[str],
+) -> None:
     content = {
         "schema": _SCHEMA,
         "model": str(files.folder),
         "mirror": str(folder),
         "own_bytes_per_second": round(proposal.own_speed),
         "mirror_bytes_per_second": round(proposal.mirror_speed),
-        "expected_bytes_per_second": round(proposal.speed),
-        "expected_gain": round(proposal.gain, 3),
+        "expected_bytes_per_second": round(expected[0]),
+        "expected_gain": round(expected[1], 3),
         "share": round(proposal.share, 4),
         "share_wanted": round(proposal.wanted, 4),
         "present": [files.paths[number].name for number in proposal.present],
@@ -217,4 +236,5 @@ def _copy(files: ModelFiles, folder: Path, proposal: Proposal, quiet: bool) -> N
 
         mirror_plan.copy_shard(path, folder, show)
         before += path.stat().st_size
-    click.echo(f"Copied. Use it with: coli serve --mirror {folder}", err=True)
+    done = "Copied" if proposal.copy_bytes else "Nothing to copy"
+    click.echo(f"{done}. Use it with: coli serve --mirror {folder}", err=True)

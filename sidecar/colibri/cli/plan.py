@@ -15,6 +15,7 @@ import click
 
 from colibri import settings
 from colibri.cli.options import settings_options
+from colibri.errors import EngineFailure
 
 _SCHEMA = 1
 _GB = 1e9
@@ -41,7 +42,12 @@ def plan(
     resolved: settings.Resolved, name: str | None, disk_speed: float | None, as_json: bool
 ) -> None:
     """Say where the memory of MODEL (a name or a folder) would go, and how fast it would be."""
-    report = make_report(resolved.settings, name, disk_speed)
+    from colibri.engine.status import EngineError  # noqa: PLC0415
+
+    try:
+        report = make_report(resolved.settings, name, disk_speed)
+    except EngineError as error:
+        raise EngineFailure(f"{error.message}.") from error
     click.echo(json.dumps(report, indent=2) if as_json else "\n".join(_lines(report)))
 
 
@@ -52,14 +58,16 @@ def make_report(
     import dataclasses  # noqa: PLC0415
 
     from colibri import sizes  # noqa: PLC0415
-    from colibri.cli.serve import model_folder  # noqa: PLC0415
+    from colibri.cli.serve import check_slots, model_folder  # noqa: PLC0415
     from colibri.engine import ffi  # noqa: PLC0415
     from colibri.hardware import cpu, memory, processes  # noqa: PLC0415
     from colibri.models import estimate  # noqa: PLC0415
     from colibri.models.container import open_folder  # noqa: PLC0415
 
+    check_slots(chosen)
     folder = model_folder(dataclasses.replace(chosen, model=name) if name else chosen)
-    files = open_folder(folder, mirrors=[Path(item) for item in chosen.mirrors])
+    mirrors = [Path(item).expanduser().absolute() for item in chosen.mirrors]
+    files = open_folder(folder, mirrors=mirrors)
     planner = ffi.Planner(files.geometry, files.tensors)
     own = memory.rss() + _TOKENIZER_FACTOR * _size(folder / "tokenizer.json")
     # A server will not be of exactly this size; what is planned must hold there too.
@@ -77,17 +85,21 @@ def make_report(
     report: dict[str, Any] = {
         "schema": _SCHEMA,
         "model": folder.name,
-        "folder": str(folder),
+        "folder": str(folder.absolute()),
         "kind": files.kind,
         "budget": estimate.as_json(allowed),
-        "plan": estimate.as_json(choice.plan),
+        "plan": _plan_json(choice.plan),
         "drafts": {"most": choice.options.drafts, "reason": choice.reason},
         "tiers": _tiers(choice.plan, files),
         "kv_per_1000_tokens": 1000 * choice.plan.kv_bytes_per_token,
         "per_token": estimate.as_json(found),
         "tokens_per_second": estimate.as_json(speed),
         "assumptions": {"disk": disk, "memory_bytes_per_second": rate},
-        "warnings": [*allowed.warnings, *estimate.warnings(choice.plan, found, speed)],
+        "warnings": [
+            *allowed.warnings,
+            *_left_out(files),
+            *estimate.warnings(choice.plan, found, speed),
+        ],
         "in_use": None,
         "whole_machine": None,
     }
@@ -101,13 +113,29 @@ def make_report(
         whole = _choice(chosen, files.geometry, planner, most - memory.reserve(most), own)
         alone = estimate.traffic(files.geometry, _without_drafts(planner, whole), embedding, counts)
         report["whole_machine"] = {
-            "plan": estimate.as_json(whole.plan),
+            "plan": _plan_json(whole.plan),
             "per_token": estimate.as_json(alone),
             "tokens_per_second": estimate.as_json(
                 estimate.speed(alone, disk["bytes_per_second"], rate)
             ),
         }
     return report
+
+
+def _plan_json(plan: Any) -> dict[str, Any]:
+    from colibri.models import estimate  # noqa: PLC0415
+
+    found: dict[str, Any] = estimate.as_json(plan)
+    return {**found, "fits": bool(plan.fits), "streaming": bool(plan.streaming)}
+
+
+def _left_out(files: Any) -> list[str]:
+    """Mirrors and copies that opening would leave out."""
+    return [
+        f"{place.folder / shard.name} is left out: {shard.reason.removesuffix('?')}."
+        for place in files.places
+        for shard in place.bad
+    ]
 
 
 def _size(path: Path) -> int:
@@ -207,6 +235,11 @@ def _gb(size: float) -> str:
     return f"{size / _GB:,.2f} GB" if size >= 1e9 else f"{size / 1e6:,.2f} MB"  # noqa: PLR2004
 
 
+def _rate(tokens: float) -> str:
+    """Tokens per second with two digits that count."""
+    return f"{tokens:,.0f}" if tokens >= 10 else f"{tokens:.2g}"  # noqa: PLR2004
+
+
 def _lines(report: dict[str, Any]) -> list[str]:
     plan, tiers, token = report["plan"], report["tiers"], report["per_token"]
     budget, speed, disk = (
@@ -245,7 +278,7 @@ def _lines(report: dict[str, Any]) -> list[str]:
             f"with even routing{more}."
         )
     lines.append(
-        f"Expected: {speed['low']:.2g} to {speed['high']:.2g} tok/s, from disk "
+        f"Expected: {_rate(speed['low'])} to {_rate(speed['high'])} tok/s, from disk "
         f"{disk['bytes_per_second'] / _GB:.2f} GB/s ({disk['source']}) and memory "
         f"{report['assumptions']['memory_bytes_per_second'] / _GB:.0f} GB/s (measured)."
     )
@@ -276,5 +309,5 @@ def _beside(report: dict[str, Any]) -> list[str]:
         + (f", most by {names}." if names else "."),
         f"With the whole machine: {_gb(whole['plan']['budget'])}, {how}, "
         f"{_gb(whole['per_token']['read_uniform'])} read per token, "
-        f"{alone['low']:.2g} to {alone['high']:.2g} tok/s.",
+        f"{_rate(alone['low'])} to {_rate(alone['high'])} tok/s.",
     ]

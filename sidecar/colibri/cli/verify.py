@@ -13,16 +13,24 @@ import click
 
 from colibri import findings
 from colibri.cli.convert import ProgressLine
-from colibri.cli.doctor import SCHEMA, as_plain, show
+from colibri.cli.doctor import SCHEMA, as_plain, folders, mirror_option, show
 
 
 @click.command()
 @click.argument("model")
 @click.option("--manifest", is_flag=True, help="Write the list of files and hashes beside it.")
 @click.option("--repo", metavar="OWNER/NAME", help="Where it will be published; in the manifest.")
+@mirror_option
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def verify(model: str, manifest: bool, repo: str | None, quiet: bool, as_json: bool) -> int:
+def verify(
+    model: str,
+    manifest: bool,
+    repo: str | None,
+    mirrors: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+) -> int:
     """Check MODEL (a name or a folder) completely: layers, shapes, hashes, text, side files."""
     from colibri.models import catalog  # noqa: PLC0415 - reads configs
     from colibri.models import manifest as manifests  # noqa: PLC0415
@@ -31,7 +39,9 @@ def verify(model: str, manifest: bool, repo: str | None, quiet: bool, as_json: b
     if repo is not None and not manifests.is_repo(repo):
         raise click.BadParameter("expected OWNER/NAME", param_hint="--repo")
     folder = catalog.resolve(model)
-    report = checks.verify(folder, hashes=manifest, progress=ProgressLine(quiet))
+    report = checks.verify(
+        folder, hashes=manifest, progress=ProgressLine(quiet), mirrors=folders(mirrors)
+    )
     code = findings.exit_code(report.findings)
     written = checks.write_manifest(report, repo or "") if manifest and code == 0 else None
     if as_json:

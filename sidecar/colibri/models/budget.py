@@ -14,6 +14,7 @@ import msgspec
 
 from colibri.engine.ffi import Plan
 from colibri.engine.table import EngineOptions, Geometry
+from colibri.errors import UsageError
 from colibri.models.draft_choice import AUTO, NO_MEMORY, costs_residence, drafts_wanted
 
 # No agent works with less; a machine that cannot give this much cannot serve the model.
@@ -83,7 +84,15 @@ def choose(
 ) -> Choice:
     """The options to open with: `context` 0 = what fits, `drafts` as `--drafts`. Drafts that nobody
     asked for never push experts out of memory and never keep a model from opening.
+
+    Raises UsageError for more context than the model was made for.
     """
+    if context > geometry.max_position:
+        raise UsageError(
+            f"the model was made for at most {geometry.max_position} tokens, not {context}.",
+            where="--ctx",
+            hint=f"Give --ctx {geometry.max_position} or less, or leave it out.",
+        )
 
     def with_context(options: EngineOptions) -> Choice:
         def plan_for(tokens: int) -> Plan:
@@ -118,17 +127,22 @@ def idle_slot_bytes(geometry: Geometry, slots: int) -> int:
     return max(slots, 0) * 4 * (geometry.vocab + geometry.max_position)
 
 
-def remedy(plan: Plan) -> str:
-    """What to do when a plan does not fit, in flags."""
-    ways = [f"--ram {_up(plan.least_budget)}"]
+def ways_out(plan: Plan) -> str:
+    """What to choose when a plan does not fit, in flags."""
+    ways = [f"--ram {rounded_up(plan.least_budget)}"]
     if plan.largest_context:
         ways.append(f"--ctx {plan.largest_context}")
     if plan.most_sessions:
         ways.append(f"--parallel {plan.most_sessions}")
     ways.append("a smaller model")
-    return f"Choose {', '.join(ways[:-1])} or {ways[-1]}; `coli plan` shows where memory goes."
+    return f"Choose {', '.join(ways[:-1])} or {ways[-1]}"
 
 
-def _up(size: int) -> str:
+def remedy(plan: Plan) -> str:
+    """The hint of a refusal to open."""
+    return f"{ways_out(plan)}; `coli plan` shows where memory goes."
+
+
+def rounded_up(size: int) -> str:
     """GB, rounded up so that the setting suffices."""
     return f"{-(-size // 10**7) / 100:.2f}"

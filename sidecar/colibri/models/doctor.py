@@ -18,7 +18,7 @@ from colibri import findings
 from colibri.engine import ffi
 from colibri.engine.status import EngineError
 from colibri.engine.table import EngineOptions, Geometry, Precision
-from colibri.errors import ColibriError
+from colibri.errors import ColibriError, UsageError
 from colibri.families import detect
 from colibri.families.values import parse_object
 from colibri.findings import Finding
@@ -199,11 +199,13 @@ def _copies(report: Report, scan: Scan) -> None:
     for place in mirror.places(report.folder, report.mirrors, files)[1:]:
         where = str(place.folder)
         for shard in place.bad:
-            what = f"{shard.name or 'the mirror'} is left out: {shard.reason}."
+            stop = "" if shard.reason.endswith("?") else "."
+            what = f"{shard.name or 'the mirror'} is left out: {shard.reason}{stop}"
             fix = "Copy it again from the model's folder, or mount the drive."
             report.findings.append(findings.warning("model", what, where, fix))
-        what = f"a mirror with {place.files} of {len(files)} files."
-        report.findings.append(findings.ok("model", what, where))
+        if place.files or not place.bad:
+            what = f"a mirror with {place.files} of {len(files)} files."
+            report.findings.append(findings.ok("model", what, where))
 
 
 def _is_absent(scan: Scan, gap: Absent) -> bool:
@@ -308,8 +310,10 @@ def _sum_up(report: Report) -> None:
         return
     size = sum(report.scan.sizes.values()) if report.scan is not None else 0
     used = {(tensor.file, tensor.offset) for tensor in files.tensors}
+    count = len(files.paths)
+    many = f"{count} file{'' if count == 1 else 's'}"
     what = (
-        f"{files.family.name}, {files.kind}: {len(used)} tensors in {len(files.paths)} files, "
+        f"{files.family.name}, {files.kind}: {len(used)} tensors in {many}, "
         f"{findings.size_text(size)}; all layers are there."
     )
     report.findings.append(findings.ok("model", what, str(report.folder)))
@@ -347,6 +351,8 @@ def fit(
         ).plan
     except EngineError as failure:
         return {}, findings.error("model", f"{failure}.", where, _REPLACE)
+    except UsageError as failure:
+        return {}, findings.from_error(failure, where, _REPLACE)
     facts = {
         "budget": budget,
         "fits": bool(plan.fits),

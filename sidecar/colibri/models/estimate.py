@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from colibri.engine.ffi import Plan
 from colibri.engine.table import Geometry
+from colibri.findings import size_text
+from colibri.models.budget import rounded_up, ways_out
 
 # Shares of measured disk and memory speed that decoding reaches: at best, and on a bad day.
 _DISK: Final = (0.95, 0.6)
@@ -81,8 +83,8 @@ def warnings(plan: Plan, found: Traffic, rate: Range) -> list[str]:
     said: list[str] = []
     if not plan.fits:
         said.append(
-            f"This does not fit: at least {plan.least_budget / _GB:.2f} GB are needed, the budget "
-            f"is {plan.budget / _GB:.2f} GB."
+            f"This does not fit: at least {rounded_up(plan.least_budget)} GB are needed, the "
+            f"budget is {size_text(plan.budget)}. {ways_out(plan)}."
         )
     if rate.high < _SLOW:
         said.append(

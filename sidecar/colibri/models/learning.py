@@ -7,6 +7,7 @@ change a token. Threads: the engine's.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import Final
@@ -91,5 +92,6 @@ class Learning:
     def _end_trace(self) -> None:
         if self._trace is not None:
             experts.record(self._engine, 0)
-            self._trace.close()
-            self._trace = None
+            trace, self._trace = self._trace, None
+            with contextlib.suppress(OSError):  # what the last flush could not write stays lost
+                trace.close()

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colibri.engine.table import Format, Geometry, Tensor
-from colibri.errors import ModelError, UsageError
+from colibri.errors import ModelError, ModelNotFoundError, UsageError
 from colibri.families import TensorSpec, detect
 from colibri.families.values import ConfigReader, parse_object, show
 from colibri.models import formats, gguf, gguf_text, gguf_weights, missing, model, packed
@@ -111,6 +111,13 @@ def _open_folder(folder: Path, mtp_only: bool = False) -> Source:
         ggufs = sorted(folder.glob("*.gguf"))
         if len(ggufs) == 1:
             return _open_gguf(ggufs[0])
+        if not folder.is_dir():
+            raise UsageError("this is neither a folder nor a file of weights.", where=str(folder))
+        raise ModelNotFoundError(
+            "the folder holds no config.json, so it is no model.",
+            where=str(folder),
+            hint="Give a Hugging Face folder with config.json and weights, or a .gguf file.",
+        )
     files = open_folder(folder, mtp_only)
     if not mtp_only:
         _check_promised(folder)

@@ -52,11 +52,12 @@ class TraceWriter:
     def __init__(self, path: Path, layers: int, experts: int) -> None:
         try:
             self._file: TextIO = path.open("w", encoding="ascii", newline="\n")
+            self._file.write(f"{MAGIC} {VERSION} {layers} {experts}\n")
+            self._file.flush()
         except OSError as error:
             raise UsageError(
                 f"the trace cannot be written: {error.strerror or error}.", where=str(path)
             ) from error
-        self._file.write(f"{MAGIC} {VERSION} {layers} {experts}\n")
 
     def write(self, records: Records) -> None:
         """Appends whole records. Raises OSError when the disk is full."""

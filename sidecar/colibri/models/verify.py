@@ -6,6 +6,7 @@ those who fetch the container later. Not for: uploading. Thread rule: as `models
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,12 +42,16 @@ def verify(
     hashes: bool = False,
     progress: Progress | None = None,
     read: Read = disk.pread,
+    mirrors: Sequence[Path] = (),
 ) -> Report:
     """Everything that speaks against publishing a folder. `hashes`: compute SHA-256 of each file.
+    `mirrors` are looked at too, as `doctor.examine` does.
 
     Raises only KeyboardInterrupt; everything else is a finding.
     """
-    report = doctor.examine(folder, deep=True, always_hash=hashes, progress=progress, read=read)
+    report = doctor.examine(
+        folder, deep=True, always_hash=hashes, progress=progress, read=read, mirrors=mirrors
+    )
     if not folder.is_dir():
         return report
     try:
