@@ -247,3 +247,15 @@ def test_padding_of_the_vocabulary_is_never_allowed() -> None:
     for token in LETTERS.encode('{"a":"'):
         assert state.accept(token)
     assert max(allowed(state.mask())) < LETTERS.vocab_size
+
+
+def test_a_grammar_that_is_too_large_is_given_up_and_not_the_answer() -> None:
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "null"} for n in range(2500)}}
+    state = matcher(json_schema(schema, syntax(HERMES, LETTERS)), LETTERS)
+    assert state.mask() is not None and state.failed == ""
+    assert state.accept(LETTERS.encode("{")[0])
+    assert state.mask() is None
+    assert "max is" in state.failed and not state.finished
+    assert state.accept(5) and state.fork().mask() is None
+    state.rollback(1)
+    assert state.mask() is None

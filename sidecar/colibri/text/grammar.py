@@ -314,7 +314,8 @@ class Matcher:
             return True
         if self._library.is_stopped():
             return bool(self._masks.end_mask[token // 8] >> token % 8 & 1)
-        return int(self._library.try_consume_tokens([token])) == 1
+        taken = int(self._library.try_consume_tokens([token])) == 1
+        return taken or self._library.is_error()  # it gave up here: everything is allowed
 
     def rollback(self, count: int) -> None:
         """Takes back the last `count` tokens that were accepted before the end."""
