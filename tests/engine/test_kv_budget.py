@@ -62,13 +62,12 @@ def open_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
         )
         chosen = Options(
             folder=str(folder),
-            context=CONTEXT,
             drafts=drafts,
             threads=2,
             parallel=parallel,
             slots=slots,
             ram="2",
-            **fields,
+            **{"context": CONTEXT, **fields},
         )
         opened.append(NativeBackend(chosen))
         return opened[-1]
@@ -169,4 +168,18 @@ def test_a_session_that_finds_no_kv_says_so_and_the_others_go_on(open_model: Ope
     assert isinstance(loop.answer(draftmodel.prompt(4, 100), max_tokens=100)[1], Done)
     other.close()
     assert isinstance(loop.answer(draftmodel.prompt(3, CONTEXT - 10), max_tokens=5)[1], Done)
+    loop.close()
+
+
+def test_long_prompts_that_start_together_find_the_room_that_each_of_them_was_promised(
+    open_model: Open,
+) -> None:
+    """Each makes room when it starts and takes it while it is read: the next one starts between."""
+    backend = open_model("0", 4, 8, context=1024)
+    loop = EngineLoop(backend, 4, slots=8)
+    for slot in range(8):
+        loop.answer(draftmodel.prompt(slot, 500), max_tokens=1, cache_slot=slot)
+    jobs = [loop.submit(draftmodel.prompt(10 + n, 1000), max_tokens=1000) for n in range(4)]
+    for events in loop.ends(*jobs).values():
+        assert isinstance(events[-1], Done), events[-1]
     loop.close()

@@ -379,6 +379,8 @@ class Worker:
         if running.restore is not None:
             self._restore(running, running.restore, max_ms)
             return
+        # Again and again: it is taken bit by bit, and others take some meanwhile.
+        self._make_room(len(job.command.prompt) - len(slot.session))
         progress = slot.session.prefill_step(max_ms)
         held = len(slot.session)
         if held > len(slot.history):
