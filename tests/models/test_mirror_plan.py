@@ -169,6 +169,28 @@ def test_small_files_are_not_measured_and_bad_values_refused(
 # ---- copying -------------------------------------------------------------------------------------
 
 
+def test_two_commands_never_copy_into_one_folder(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drive = model.parent / "drive"
+    flags = ("--own-speed", 3, "--mirror-speed", 1, "--copy", "--quiet")
+    with mirror_plan.alone(drive):
+        assert command(model, drive, *flags) == 2
+        assert "another command copies" in capsys.readouterr().err
+    assert command(model, drive, *flags) == 0
+    assert all(path.suffix == ".safetensors" for path in drive.iterdir())
+
+
+def test_without_room_for_any_file_no_mirror_is_recommended(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speeds = ("--own-speed", 3, "--mirror-speed", 1)
+    assert command(model, model.parent / "drive", *speeds, "--copy", "--budget", 1e-6) == 0
+    said = capsys.readouterr().err
+    assert "no room for any of the files" in said
+    assert "Use it with" not in said
+
+
 @pytest.fixture
 def source(model: Path) -> Path:
     return sorted(model.glob("*.safetensors"))[1]

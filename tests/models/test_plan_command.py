@@ -243,6 +243,17 @@ def test_what_does_not_fit_is_told_with_settings_that_do(
     assert again["plan"]["fits"] is True
 
 
+def test_planning_changes_nothing_also_beside_damaged_counts(
+    small: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(small, folder)
+    (folder / ".coli_usage").write_text("not counts")
+    before = sorted(path.name for path in folder.iterdir())
+    planned(capfd, str(folder), "--ram", "0.3", "--disk-speed", "1")
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
 def test_a_mirror_that_is_not_there_is_warned_about(
     small: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,6 +175,27 @@ def test_the_reader_of_our_output_may_leave() -> None:
         assert b"Traceback" not in process.stderr.read()
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan", "x", "--disk-speed"),
+        ("tune", "x", "--minutes"),
+        ("bench", "make-model", "x", "--gb"),
+        ("bench", "policy", "--share"),
+        ("models", "mirror", "x", ".", "--budget"),
+        ("models", "mirror", "x", ".", "--own-speed"),
+        ("serve", "--queue-timeout"),
+        ("serve", "--prefix-store-gb"),
+    ],
+)
+def test_numbers_nobody_can_calculate_with_are_usage_errors(
+    arguments: tuple[str, ...], number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(cli.coli, "coli", [*arguments, number]) == 2
+    assert "Error" in capsys.readouterr().err
+
+
 def test_a_full_disk_behind_stdout_is_one_sentence() -> None:
     path = os.pathsep.join(entry for entry in sys.path if entry)
     with Path("/dev/full").open("w") as full:

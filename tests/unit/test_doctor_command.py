@@ -17,6 +17,7 @@ from colibri import cli, paths
 from colibri.cli import coli
 from colibri.hardware import checkup, disk
 from colibri.models import synthetic
+from colibri.models import verify as verify_checks
 from colibri.models.synthetic import Shape
 from tests.models import broken
 
@@ -204,3 +205,15 @@ def test_a_context_beyond_the_model_is_a_finding(
     content = report(str(whole))
     assert content["exit_code"] == 2
     assert any(item["where"] == "--ctx" for item in content["findings"])
+
+
+def test_a_manifest_that_cannot_be_written_is_told_with_its_folder(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(verify_checks, "write_manifest", full)
+    folder = broken.copy(whole, tmp_path / "copy")
+    code = cli.run(coli, "coli", ["verify", str(folder), "--manifest", "--quiet"])
+    assert code == 5

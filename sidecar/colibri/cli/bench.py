@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from colibri.cli.bench_policy import policy
+from colibri.cli.options import Finite
 
 _EXPERT_FORMATS = ("int4g64", "int4g32", "int4row", "int8")
 
@@ -55,7 +56,7 @@ bench.add_command(policy)
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
     "--gb",
-    type=click.FloatRange(min=0.001),
+    type=Finite(0.001, 100_000),
     default=8.0,
     show_default=True,
     help="Size; it decides the number of layers.",

@@ -13,6 +13,8 @@ from pathlib import Path
 import click
 import msgspec
 
+from colibri.cli.options import Finite
+
 _SCHEMA = 1
 
 
@@ -28,14 +30,14 @@ _SCHEMA = 1
 )
 @click.option(
     "--slots",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, (1 << 31) - 1),
     multiple=True,
     help="Experts that fit in memory (repeatable).",
 )
 @click.option(
     "--share",
     "shares",
-    type=click.FloatRange(0.1, 100),
+    type=Finite(0.1, 100),
     multiple=True,
     help="The same in percent of all experts (repeatable). Default: 10, 25, 50, 75.",
 )

@@ -106,7 +106,8 @@ def _counts(files: ModelFiles) -> dict[tuple[int, int], float]:
         experts=files.geometry.n_experts,
     )
     state = settings.resolve().settings.state_dir
-    counts = usage.load(files.folder, usage.place(files.folder, state), shape).counts
+    place = usage.place(files.folder, state)
+    counts = usage.load(files.folder, place, shape, only_look=True).counts
     return {
         (layer, expert): float(count)
         for layer, row in enumerate(counts.tolist())
@@ -224,17 +225,21 @@ def _print_json(
 def _copy(files: ModelFiles, folder: Path, proposal: Proposal, quiet: bool) -> None:
     from colibri.models import mirror_plan  # noqa: PLC0415
 
+    if not proposal.files:
+        click.echo("Nothing was copied: there is no room for any of the files.", err=True)
+        return
     progress, before = ProgressLine(quiet), 0
-    for number in proposal.files:
-        if number in proposal.present:
-            continue
-        path = files.paths[number]
-        start = before
+    with mirror_plan.alone(folder):
+        for number in proposal.files:
+            if number in proposal.present:
+                continue
+            path = files.paths[number]
+            start = before
 
-        def show(done: int, _size: int, start: int = start) -> None:
-            progress(start + done, proposal.copy_bytes)
+            def show(done: int, _size: int, start: int = start) -> None:
+                progress(start + done, proposal.copy_bytes)
 
-        mirror_plan.copy_shard(path, folder, show)
-        before += path.stat().st_size
+            mirror_plan.copy_shard(path, folder, show)
+            before += path.stat().st_size
     done = "Copied" if proposal.copy_bytes else "Nothing to copy"
     click.echo(f"{done}. Use it with: coli serve --mirror {folder}", err=True)

@@ -1,11 +1,12 @@
 """Command line options made from the settings table.
 
 For: subcommands, which decorate themselves with the groups of settings they use and receive one
-`Resolved`. Not for: options that belong to one command alone.
+`Resolved`; and types that their own options share. Not for: options of one command alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -13,6 +14,16 @@ from typing import Any
 import click
 
 from colibri import settings
+
+
+class Finite(click.FloatRange):
+    """A range of numbers without NaN and infinity, which click lets pass."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no number to calculate with.", param, ctx)
+        return number
 
 
 def _option(row: settings.Setting) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

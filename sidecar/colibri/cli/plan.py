@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from colibri import settings
-from colibri.cli.options import settings_options
+from colibri.cli.options import Finite, settings_options
 from colibri.errors import EngineFailure
 
 _SCHEMA = 1
@@ -33,7 +33,7 @@ _ROUND = 32 << 20
 @settings_options("model", "engine")
 @click.option(
     "--disk-speed",
-    type=click.FloatRange(min=0.001),
+    type=Finite(0.001, 10_000),
     metavar="GB/S",
     help="Speed of the disk, instead of a short read.",
 )
@@ -189,7 +189,8 @@ def _learnt(files: Any, folder: Path, chosen: settings.Settings) -> Any:
         mtp=geometry.n_mtp_layers,
         experts=geometry.n_experts,
     )
-    counts = usage.load(folder, usage.place(folder, chosen.state_dir), shape).counts
+    place = usage.place(folder, chosen.state_dir)
+    counts = usage.load(folder, place, shape, only_look=True).counts
     return counts[: geometry.n_layers]
 
 

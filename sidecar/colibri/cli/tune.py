@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from colibri import config_file, paths, settings
-from colibri.cli.options import settings_options
+from colibri.cli.options import Finite, settings_options
 from colibri.cli.serve import engine_options, model_folder
 from colibri.settings import Settings
 
@@ -41,7 +41,7 @@ _RESTLESS = 0.1
 @click.argument("model", required=False)
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0.1),
+    type=Finite(min=0.1),
     default=15.0,
     show_default=True,
     help="Time to measure; more finds smaller gains.",

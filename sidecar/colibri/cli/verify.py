@@ -14,6 +14,7 @@ import click
 from colibri import findings
 from colibri.cli.convert import ProgressLine
 from colibri.cli.doctor import SCHEMA, as_plain, folders, mirror_option, show
+from colibri.errors import ResourceError
 
 
 @click.command()
@@ -43,7 +44,12 @@ def verify(
         folder, hashes=manifest, progress=ProgressLine(quiet), mirrors=folders(mirrors)
     )
     code = findings.exit_code(report.findings)
-    written = checks.write_manifest(report, repo or "") if manifest and code == 0 else None
+    try:
+        written = checks.write_manifest(report, repo or "") if manifest and code == 0 else None
+    except OSError as error:
+        raise ResourceError(
+            f"the manifest cannot be written: {error.strerror or error}.", where=str(folder)
+        ) from error
     if as_json:
         content = {
             "schema": SCHEMA,

@@ -11,13 +11,16 @@ except `copy_shard`, of which one may run per target.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
+
+import filelock
 
 from colibri.errors import IntegrityError, ResourceError, UsageError
 from colibri.models import mirror
@@ -25,6 +28,7 @@ from colibri.models.container import ModelFiles
 
 Progress = Callable[[int, int], None]
 _PIECE: Final = 16 << 20
+_LOCK_NAME: Final = ".colibri-mirror.lock"
 # Left free on the target, for the file system's own needs.
 _SPARE: Final = 64 << 20
 
@@ -177,6 +181,30 @@ def room_for(folder: Path, budget: int | None) -> int:
 def part_name(name: str) -> str:
     """Name of an unfinished copy; no model reads files of this name."""
     return f".{name}.part"
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """While copies are written into a mirror: UsageError if another command does that already."""
+    path = folder / _LOCK_NAME
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise UsageError(
+            "another command copies into this folder.",
+            where=str(folder),
+            hint="Wait until it is done.",
+        ) from None
+    except OSError as error:
+        raise ResourceError(
+            f"nothing can be written here: {error.strerror or error}.", where=str(folder)
+        ) from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
 
 
 def copy_shard(source: Path, folder: Path, progress: Progress | None = None) -> Path:

@@ -148,7 +148,7 @@ def plan(wanted: Sequence[Candidate], seconds_per_run: float, seconds: float) ->
         return Plan((), 0)
     needed = Plan(tuple(wanted[:1]), LEAST_ROUNDS).runs * seconds_per_run
     raise UsageError(
-        f"a run takes {seconds_per_run:.0f} s, so {seconds / 60:.0f} minutes are too few to tell "
+        f"a run takes {seconds_per_run:.0f} s, so {seconds / 60:g} minutes are too few to tell "
         "one setting from another.",
         where="--minutes",
         hint=f"Give --minutes {needed / 60 + 1:.0f} or more.",

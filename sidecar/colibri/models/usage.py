@@ -133,8 +133,10 @@ def place(model: Path, state_dir: str | None) -> Path:
     return paths.learnt_dir(model, state_dir) / NAME
 
 
-def load(model: Path, where: Path, shape: ModelShape) -> Usage:
-    """The counts known so far; what is damaged is set aside with a warning."""
+def load(model: Path, where: Path, shape: ModelShape, *, only_look: bool = False) -> Usage:
+    """The counts known so far; what is damaged is set aside with a warning, with `only_look` left
+    where it is.
+    """
     for path in (where, model.absolute() / NAME):
         try:
             if path.stat().st_size > _MOST_BYTES:
@@ -143,13 +145,16 @@ def load(model: Path, where: Path, shape: ModelShape) -> Usage:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ValueError, ModelError) as error:
-            _set_aside(path, error)
+            _set_aside(path, error, only_look)
     return empty(shape)
 
 
-def _set_aside(path: Path, error: Exception) -> None:
+def _set_aside(path: Path, error: Exception, only_look: bool) -> None:
     reason = error.message if isinstance(error, ModelError) else str(error)
     aside = path.with_name(path.name + DAMAGED)
+    if only_look:
+        log.warning("%s cannot be used and is ignored: %s", path, reason)
+        return
     try:
         path.replace(aside)
     except OSError:
