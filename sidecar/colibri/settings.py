@@ -232,8 +232,8 @@ class Settings:
     state_dir: str | None = _setting(
         None,
         "engine.state_dir",
-        "Folder for what is learnt about the model (.coli_usage); default: the model's own if it "
-        "can be written, else one below the user's state.",
+        "Folder for what is kept about the model: use counts and stored context; default: the "
+        "model's own if it can be written, else one below the user's state.",
         metavar="DIR",
         check=_not_blank,
     )

@@ -27,7 +27,10 @@ INTERRUPTED = 130
 # name: (module:command, one line of help). The help stands here so that listing imports nothing.
 COMMANDS = {
     "serve": ("colibri.cli.serve:serve", "Serve a model over HTTP (OpenAI-compatible)."),
-    "models": ("colibri.cli.models:models", "List and inspect installed models."),
+    "models": (
+        "colibri.cli.models:models",
+        "List installed models, and copy one to further drives.",
+    ),
     "convert": ("colibri.cli.convert:convert", "Convert a model to Colibri's packed container."),
     "verify": ("colibri.cli.verify:verify", "Check a model completely before it is published."),
     "doctor": ("colibri.cli.doctor:doctor", "Find out why a model does not run, and what to do."),

@@ -62,12 +62,40 @@ bench.add_command(policy)
     help="Size; it decides the number of layers.",
 )
 @click.option("--layers", type=click.IntRange(2, 1024), help="Layers, instead of a size.")
-@click.option("--hidden", type=click.IntRange(64, 65536), default=2048, show_default=True)
-@click.option("--experts", type=click.IntRange(2, 4096), default=128, show_default=True)
-@click.option("--top-k", type=click.IntRange(1, 64), default=8, show_default=True)
-@click.option("--expert-ffn", type=click.IntRange(32, 65536), default=768, show_default=True)
 @click.option(
-    "--layout", type=click.Choice(["packed", "published"]), default="packed", show_default=True
+    "--hidden",
+    type=click.IntRange(64, 65536),
+    default=2048,
+    show_default=True,
+    help="Width of the residual stream.",
+)
+@click.option(
+    "--experts",
+    type=click.IntRange(2, 4096),
+    default=128,
+    show_default=True,
+    help="Routed experts of a layer.",
+)
+@click.option(
+    "--top-k",
+    type=click.IntRange(1, 64),
+    default=8,
+    show_default=True,
+    help="Experts that each token uses.",
+)
+@click.option(
+    "--expert-ffn",
+    type=click.IntRange(32, 65536),
+    default=768,
+    show_default=True,
+    help="Width inside an expert.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(["packed", "published"]),
+    default="packed",
+    show_default=True,
+    help="Our container, or that of published ones.",
 )
 @click.option(
     "--format",
@@ -82,10 +110,16 @@ bench.add_command(policy)
     type=_Routing(),
     default="uniform",
     show_default=True,
-    help="uniform, zipf:EXPONENT, sticky or drifting.",
+    help="How evenly experts are asked for: uniform, zipf:EXPONENT, sticky or drifting.",
 )
 @click.option("--mtp", is_flag=True, help="With the layer that drafts tokens.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Of the random weights.",
+)
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def make_model(  # noqa: PLR0913, PLR0917 - one parameter per option
     out: Path,

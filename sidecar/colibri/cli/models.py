@@ -19,7 +19,10 @@ _SCHEMA = 1
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def models(context: click.Context, as_json: bool) -> None:
-    """List installed models; see the subcommands for one model."""
+    """List installed models.
+
+    `coli doctor MODEL` says whether one is whole.
+    """
     if context.invoked_subcommand is not None:
         return
     from colibri import paths  # noqa: PLC0415 - only this command needs it

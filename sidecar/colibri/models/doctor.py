@@ -220,7 +220,8 @@ def _amount(report: Report, scan: Scan, found: Inspection, again: str) -> Findin
     sizes = sorted(size for size in scan.sizes.values() if size)
     typical = sizes[len(sizes) // 2] if sizes else 0
     files = max(1, round(found.lost_bytes / typical)) if typical else 0
-    about = f", about {files} files of the usual size" if files else ""
+    many = f"{files} file{'' if files == 1 else 's'}"
+    about = f", about {many} of the usual size" if files else ""
     what = f"about {findings.size_text(found.lost_bytes)} are still missing{about}."
     return findings.error("model", what, str(report.folder), again)
 
