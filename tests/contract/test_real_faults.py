@@ -68,6 +68,11 @@ def test_R074_a_replay_after_the_engine_was_killed_in_a_stream_meets_its_context
     assert len(expected) == 300
     store = ("--state-dir", str(tmp_path), "--prefix-store-gb", "0.2", "--ram", "1")
     with serve(model, "--ctx", "16384", *store) as running:
+        complete(running)  # an earlier turn; what it held is written while nothing else is to do
+        end = time.monotonic() + TIMEOUT
+        while not saved(running):
+            assert time.monotonic() < end, health(running)["engine"]["kv"]
+            time.sleep(0.05)
         pid = health(running)["engine"]["pid"]
         url = f"{running.url}/v1/completions"
         body = {**BODY, "stream": True, "max_tokens": 15_000}
@@ -75,9 +80,6 @@ def test_R074_a_replay_after_the_engine_was_killed_in_a_stream_meets_its_context
             lines = stream.iter_lines()
             first = next(line for line in lines if '"text":"' in line and '"text":""' not in line)
             assert first.startswith("data: ")
-            end = time.monotonic() + TIMEOUT
-            while not saved(running):
-                assert time.monotonic() < end, health(running)["engine"]["kv"]
             os.kill(pid, number)
             rest = [line.removeprefix("data: ") for line in lines if line]
         error = json.loads(rest[-1])["error"]

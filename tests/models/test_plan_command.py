@@ -173,7 +173,7 @@ def test_the_text_names_every_tier(small: Path, capfd: pytest.CaptureFixture[str
 def test_what_plan_says_is_what_opening_holds(
     small: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    report = planned(capfd, str(small), "--ram", "0.25", "--ctx", "512", "--disk-speed", "1")
+    report = planned(capfd, str(small), "--ram", "0.27", "--ctx", "512", "--disk-speed", "1")
     plan = report["plan"]
     options = EngineOptions(
         memory_budget=plan["budget"],

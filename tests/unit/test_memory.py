@@ -12,7 +12,7 @@ import pytest
 
 from colibri.engine.ffi import Plan
 from colibri.hardware import memory
-from colibri.models.budget import choose_context, program_bytes, remedy
+from colibri.models.budget import choose_context, program_bytes, remedy, store_queue_bytes
 from colibri.sizes import Size, parse
 
 GB = 10**9
@@ -219,6 +219,12 @@ def test_the_programs_own_memory_counts_both_processes() -> None:
     assert program_bytes(300, 200) == program_bytes(300, 300)
     assert program_bytes(300, 500) - program_bytes(300, 400) == 100
     assert program_bytes(300, None) < program_bytes(300, 0)
+
+
+def test_what_waits_for_the_prefix_store_is_part_of_the_budget() -> None:
+    """A server that never stops decoding fills the queue, because it writes next to nothing."""
+    assert store_queue_bytes(None) == store_queue_bytes(5) == 16 << 20
+    assert store_queue_bytes(0) == 0
 
 
 def test_the_remedy_names_flags_with_figures_that_suffice() -> None:

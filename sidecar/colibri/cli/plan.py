@@ -145,7 +145,12 @@ def _size(path: Path) -> int:
 def _choice(chosen: settings.Settings, geometry: Any, planner: Any, budget: int, own: int) -> Any:
     """What opening would choose with a budget, as `models.backend` does."""
     from colibri.engine.table import EngineOptions, Isa, Precision  # noqa: PLC0415
-    from colibri.models.budget import choose, idle_slot_bytes, program_bytes  # noqa: PLC0415
+    from colibri.models.budget import (  # noqa: PLC0415
+        choose,
+        idle_slot_bytes,
+        program_bytes,
+        store_queue_bytes,
+    )
 
     base = EngineOptions(
         precision=Precision[chosen.precision.upper()],
@@ -153,7 +158,8 @@ def _choice(chosen: settings.Settings, geometry: Any, planner: Any, budget: int,
         threads=chosen.threads,
         memory_budget=budget,
         caller_bytes=program_bytes(own, own)
-        + idle_slot_bytes(geometry, chosen.kv_slots - chosen.parallel),
+        + idle_slot_bytes(geometry, chosen.kv_slots - chosen.parallel)
+        + store_queue_bytes(chosen.prefix_store_gb),
         sessions=chosen.parallel,
         prefill_chunk=chosen.prefill_chunk,
     )

@@ -11,16 +11,27 @@ from pathlib import Path
 from colibri.kv.inventory import STORE_NAME
 from colibri.kv.slots import SlotFiles
 from colibri.kv.store import PrefixStore
-from colibri.kv.writer import Writer
+from colibri.kv.writer import DEFAULT_QUEUE_BYTES, Writer
 
 
 class Disk:
     """What the engine loop needs of the disk. `buffer` is room for one block, the loop's own."""
 
-    def __init__(self, state: Path, fingerprint: str, block: tuple[int, int], budget: int) -> None:
-        """`block` is (tokens, bytes) of one, `budget` in bytes. What disks do raises nothing."""
+    def __init__(
+        self,
+        state: Path,
+        fingerprint: str,
+        block: tuple[int, int],
+        budget: int,
+        queue_bytes: int = DEFAULT_QUEUE_BYTES,
+    ) -> None:
+        """`block` is (tokens, bytes) of one, `budget` in bytes.
+
+        Up to `queue_bytes` of memory, and at least four blocks, wait to be written. What disks do
+        raises nothing.
+        """
         tokens, size = block
         self.store = PrefixStore(state / STORE_NAME, fingerprint, tokens, size, budget)
-        self.writer = Writer(self.store)
+        self.writer = Writer(self.store, queue_bytes=max(queue_bytes, 4 * size))
         self.files = SlotFiles(state, fingerprint, tokens)
         self.buffer = memoryview(bytearray(size))

@@ -24,7 +24,14 @@ from colibri.errors import ResourceError
 from colibri.hardware import memory
 from colibri.kv.disk import Disk
 from colibri.models import mirror
-from colibri.models.budget import Choice, choose, idle_slot_bytes, program_bytes, remedy
+from colibri.models.budget import (
+    Choice,
+    choose,
+    idle_slot_bytes,
+    program_bytes,
+    remedy,
+    store_queue_bytes,
+)
 from colibri.models.draft_choice import AUTO, NO_MEMORY, NO_MTP_LAYER
 from colibri.models.guard import MemoryGuard
 from colibri.models.kv_disk import open_disk
@@ -129,13 +136,15 @@ class NativeBackend:
         for warning in self._budget.warnings:
             log.warning("%s", warning)
         self._server = options.server
+        queue = store_queue_bytes(options.prefix_store_gb)
         base = EngineOptions(
             precision=Precision[options.precision.upper()],
             isa=Isa[options.isa.upper()],
             threads=options.threads,
             memory_budget=self._budget.bytes,
             caller_bytes=program_bytes(own, server if options.server else None)
-            + idle_slot_bytes(model.geometry, options.slots - options.parallel),
+            + idle_slot_bytes(model.geometry, options.slots - options.parallel)
+            + queue,
             sessions=options.parallel,
             io_mode=IoMode[options.io_mode.upper()],
             no_prefetch=options.prefetch == "off",
@@ -153,7 +162,7 @@ class NativeBackend:
         self.end_ids = model.text.end_ids
         self.info = self._describe(model, choice)
         self.disk: Disk | None = open_disk(
-            self._engine, model.files, options.state_dir, options.prefix_store_gb
+            self._engine, model.files, options.state_dir, options.prefix_store_gb, queue
         )
         self._learning: Learning | None = None
         if model.geometry.n_experts > 0:

@@ -26,6 +26,8 @@ _KV_SHARE: Final = 0.5
 _STREAMING_KV_SHARE: Final = 0.08
 # Server and engine process grow while they work: threads, requests, text. Measured.
 GROWTH_BYTES: Final = 12 << 20
+# While jobs decode without a pause next to nothing is written, so what waits for the disk fills up.
+_STORE_QUEUE_BYTES: Final = 16 << 20
 
 PlanFor = Callable[[int], Plan]
 
@@ -45,6 +47,11 @@ def program_bytes(engine_process: int, server_process: int | None) -> int:
     if server_process is None:
         return engine_process + GROWTH_BYTES // 2
     return engine_process + max(engine_process, server_process) + GROWTH_BYTES
+
+
+def store_queue_bytes(gigabytes: float | None) -> int:
+    """What blocks of KV may take on their way to the prefix store; none if it is off (0 GB)."""
+    return 0 if gigabytes == 0 else _STORE_QUEUE_BYTES
 
 
 def choose_context(wanted: int, longest: int, plan_for: PlanFor) -> int:

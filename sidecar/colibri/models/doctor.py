@@ -26,7 +26,13 @@ from colibri.hardware import disk
 from colibri.hardware.disk import Read
 from colibri.models import container, deep_check, manifest, mirror, packed, shard_check
 from colibri.models import model as opening
-from colibri.models.budget import choose, idle_slot_bytes, program_bytes, remedy
+from colibri.models.budget import (
+    choose,
+    idle_slot_bytes,
+    program_bytes,
+    remedy,
+    store_queue_bytes,
+)
 from colibri.models.container import Inspection, ModelFiles
 from colibri.models.deep_check import Deep, Progress
 from colibri.models.manifest import Manifest
@@ -338,7 +344,8 @@ def fit(
         threads=chosen.threads,
         memory_budget=budget or 0,
         caller_bytes=program_bytes(program, program)
-        + idle_slot_bytes(geometry, chosen.kv_slots - chosen.parallel),
+        + idle_slot_bytes(geometry, chosen.kv_slots - chosen.parallel)
+        + store_queue_bytes(chosen.prefix_store_gb),
         sessions=chosen.parallel,
         prefill_chunk=chosen.prefill_chunk,
     )
