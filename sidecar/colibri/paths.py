@@ -20,7 +20,7 @@ APP_NAME = "colibri"
 
 def _home() -> Path | None:
     value = os.environ.get("COLIBRI_HOME", "").strip()
-    return Path(value).expanduser().absolute() if value else None
+    return given(value).absolute() if value else None
 
 
 def config_dir() -> Path:
@@ -45,7 +45,7 @@ def data_dir() -> Path:
 def models_dir() -> Path:
     """Folder whose sub-folders are the installed models."""
     value = os.environ.get("COLIBRI_MODELS_DIR", "").strip()
-    return Path(value).expanduser().absolute() if value else data_dir() / "models"
+    return given(value).absolute() if value else data_dir() / "models"
 
 
 def state_dir() -> Path:
@@ -65,7 +65,7 @@ def learnt_dir(model: Path, chosen: str | None) -> Path:
     the model's own if it can be written, else one below the user's state.
     """
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return given(chosen).absolute()
     folder = model.absolute()
     return folder if os.access(folder, os.W_OK) else model_state_dir(folder)
 
@@ -79,3 +79,12 @@ def cache_dir() -> Path:
     """Folder of what can be made again."""
     home = _home()
     return home / "cache" if home else Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False))
+
+
+def given(text: str) -> Path:
+    """A path as a person wrote it, `~` expanded; as it is where no such user is known."""
+    path = Path(text)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path

@@ -399,7 +399,40 @@ def test_names_and_folders_resolve_to_models(
     assert "JSON" in listed["broken"].problem
 
 
-@pytest.mark.parametrize("name", ["absent", "", "..", "../tiny", "a/b", "x\0y", "-x"])
+@pytest.mark.parametrize(
+    "name", ["m\u00f6del x", "-dash", "a'b", "new\nline", ".hidden", "x" * 200]
+)
+def test_every_installed_model_is_found_by_the_name_that_the_list_shows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLIBRI_MODELS_DIR", str(tmp_path))
+    files.llama_folder(tmp_path / name)
+    assert [item.name for item in catalog.installed()] == [name]
+    assert catalog.resolve(name) == tmp_path / name
+
+
+def test_a_folder_that_may_not_be_read_hides_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A models folder that is a drive of its own has a lost+found."""
+    monkeypatch.setenv("COLIBRI_MODELS_DIR", str(tmp_path))
+    files.llama_folder(tmp_path / "mine")
+    (tmp_path / "lost+found").mkdir()
+    plain = Path.is_file
+
+    def is_file(path: Path) -> bool:
+        if "lost+found" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    assert [item.name for item in catalog.installed()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["absent", "", ".", "..", "../tiny", "a/b", "x\0y", "-x", "x" * 5000, "~nobody-here/x"],
+)
 def test_an_unknown_name_lists_what_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

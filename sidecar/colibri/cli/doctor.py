@@ -41,7 +41,7 @@ mirror_option = click.option(
 
 def folders(names: tuple[str, ...]) -> list[Path]:
     """Folders of mirrors."""
-    return [Path(name).expanduser().absolute() for name in names]
+    return [paths.given(name).absolute() for name in names]
 
 
 @click.command()
@@ -206,8 +206,8 @@ def _folder(model: str | None, found: list[Finding]) -> Path | None:
     try:
         return catalog.resolve(model)
     except ColibriError as failure:
-        path = Path(model).expanduser()
-        if "\0" not in model and path.is_dir():
+        path = paths.given(model)
+        if catalog.is_folder(path):
             return path
         found.append(findings.from_error(failure, model, "`coli models` lists what is installed."))
     except (OSError, ValueError) as failure:

@@ -11,6 +11,7 @@ import json
 import click
 
 from colibri.cli.mirror import mirror
+from colibri.errors import printable
 
 _SCHEMA = 1
 
@@ -51,7 +52,7 @@ def models(context: click.Context, as_json: bool) -> None:
         about = item.problem or (
             f"{item.family:12}  {item.kind:9}  {item.bytes / 1e9:8.2f} GB  context {item.context:,}"
         )
-        click.echo(f"{item.name:{width}}  {about}")
+        click.echo(printable(f"{item.name:{width}}  {about}"))
 
 
 models.add_command(mirror)

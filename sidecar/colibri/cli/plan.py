@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from colibri import settings
+from colibri import paths, settings
 from colibri.cli.options import Finite, settings_options
 from colibri.errors import EngineFailure
 
@@ -66,7 +66,7 @@ def make_report(
 
     check_slots(chosen)
     folder = model_folder(dataclasses.replace(chosen, model=name) if name else chosen)
-    mirrors = [Path(item).expanduser().absolute() for item in chosen.mirrors]
+    mirrors = [paths.given(item).absolute() for item in chosen.mirrors]
     files = open_folder(folder, mirrors=mirrors)
     planner = ffi.Planner(files.geometry, files.tensors)
     own = memory.rss() + _TOKENIZER_FACTOR * _size(folder / "tokenizer.json")

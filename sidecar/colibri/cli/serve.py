@@ -25,7 +25,7 @@ from typing import Any
 
 import click
 
-from colibri import logs, settings
+from colibri import logs, paths, settings
 from colibri.cli.options import settings_options
 from colibri.engine.child import ChildSpec
 from colibri.engine.client import EngineClient
@@ -104,7 +104,7 @@ def engine_options(chosen: Settings, folder: Path) -> dict[str, Any]:
         "isa": chosen.isa,
         "threads": chosen.threads,
         "io_mode": chosen.io_mode,
-        "mirrors": [str(Path(name).expanduser().absolute()) for name in chosen.mirrors],
+        "mirrors": [str(paths.given(name).absolute()) for name in chosen.mirrors],
         "prefetch": chosen.prefetch,
         "drafts": chosen.drafts,
         "prefill_chunk": chosen.prefill_chunk,

@@ -69,7 +69,7 @@ def tune(
     if model is not None:
         chosen = dataclasses.replace(chosen, model=model)
     folder = model_folder(chosen)
-    opened = open_model(folder, [Path(name).expanduser().absolute() for name in chosen.mirrors])
+    opened = open_model(folder, [paths.given(name).absolute() for name in chosen.mirrors])
     progress = _Progress(quiet)
     budget = _budget(chosen, progress)
     with tempfile.TemporaryDirectory(prefix="colibri-tune-") as state:

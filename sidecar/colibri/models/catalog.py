@@ -7,7 +7,7 @@ Thread rule: pure functions over files.
 
 from __future__ import annotations
 
-import re
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,6 @@ from colibri.families import detect
 from colibri.families.values import ConfigReader, parse_object
 from colibri.models import packed
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 # A problem is one line of a list.
 _PROBLEM_CHARS: Final = 200
 
@@ -44,15 +43,36 @@ def installed(folder: Path | None = None) -> list[Installed]:
     return [
         _describe(path)
         for path in sorted(root.iterdir())
-        if (path / "config.json").is_file() and not (path / packed.STATE_NAME).exists()
+        if _is_file(path / "config.json") and not (path / packed.STATE_NAME).exists()
     ]
+
+
+def _is_file(path: Path) -> bool:
+    """Also False for what may not be looked at (`lost+found`) and for what is no path at all."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """False for what is no path at all, too."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_name(text: str) -> bool:
+    """Whether a text can be the name of a folder, as opposed to a path."""
+    return text not in {"", ".", ".."} and not set(text) & {"/", "\0", os.sep}
 
 
 def _describe(path: Path) -> Installed:
     packed_kind = (path / packed.INDEX_NAME).is_file()
-    size = sum(item.stat().st_size for item in path.glob("*.safetensors") if item.is_file())
-    where = path / "config.json"
+    size, where = 0, path / "config.json"
     try:
+        size = sum(item.stat().st_size for item in path.glob("*.safetensors") if item.is_file())
         config = parse_object(where.read_bytes(), str(where))
         family = detect(config, str(where))
         geometry = family.geometry(ConfigReader(config, str(where)))
@@ -69,11 +89,11 @@ def resolve(model: str, folder: Path | None = None) -> Path:
     first and in the current folder second. ModelNotFoundError lists what is installed.
     """
     root = folder or paths.models_dir()
-    if _NAME.match(model) and (root / model / "config.json").is_file():
+    if _is_name(model) and _is_file(root / model / "config.json"):
         return root / model
-    path = Path(model).expanduser()
-    if model and path.is_dir():
-        if (path / "config.json").is_file():
+    path = paths.given(model)
+    if model and is_folder(path):
+        if _is_file(path / "config.json"):
             return path
         ggufs = sorted(path.glob("*.gguf"))
         raise ModelNotFoundError(
@@ -81,7 +101,7 @@ def resolve(model: str, folder: Path | None = None) -> Path:
             where=str(path),
             hint=f"Convert it first: coli convert {ggufs[0]} OUT" if ggufs else None,
         )
-    if path.is_file() and path.suffix == ".gguf":
+    if _is_file(path) and path.suffix == ".gguf":
         raise ModelNotFoundError(
             "a GGUF file is not opened directly.",
             where=str(path),
