@@ -182,6 +182,9 @@ class ProcessEngine(EngineClient):
                 code="prompt_refused",
             )
         self._in_flight[command.job] = fingerprint
+        if (child := self._child) is not None:
+            # So that a process that dies before the next look is not without figures.
+            child.measure()
         super().submit(command, sink)
 
     def _send(self, command: Command) -> None:
