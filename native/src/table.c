@@ -68,6 +68,16 @@ static int32_t check_range(const clb_table *table, const char *name, const char 
     return COLIBRI_OK;
 }
 
+/* What no file can hold, so that sums of places never overflow; a plan has no files to compare with. */
+static int32_t check_place(const char *name, int64_t offset, int64_t bytes, const clb_error *error)
+{
+    const int64_t most = INT64_C(1) << 60;
+    if (offset >= 0 && offset <= most && bytes >= 0 && bytes <= most)
+        return COLIBRI_OK;
+    return clb_fail(error, COLIBRI_ERROR_FORMAT,
+                    "tensor %s: %" PRId64 " bytes at offset %" PRId64 " lie in no file", name, bytes, offset);
+}
+
 /* Format, shape and byte counts against each other; no file needed. */
 static int32_t check_entry(const clb_entry *entry, const clb_error *error)
 {
@@ -335,6 +345,10 @@ int32_t clb_table_open(clb_table *table, const char *const *paths, int32_t n_pat
     for (int64_t i = 0; i < table->n && status == COLIBRI_OK; i++) {
         const clb_entry *entry = &table->entries[i];
         status = check_entry(entry, error);
+        if (status == COLIBRI_OK)
+            status = check_place(entry->name, entry->t.offset, entry->t.bytes, error);
+        if (status == COLIBRI_OK && entry->t.scale_file >= 0)
+            status = check_place(entry->name, entry->t.scale_offset, entry->t.scale_bytes, error);
         if (status != COLIBRI_OK || n_paths == 0)
             continue;
         status =

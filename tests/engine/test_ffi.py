@@ -95,6 +95,15 @@ def test_sizes_that_no_model_has_are_refused_by_name(
     assert f"{field} = {value}" in refusal.message
 
 
+@pytest.mark.parametrize("offset", [2**63 - 1, -1, 2**62])
+def test_places_that_no_file_has_are_refused_in_a_plan_too(tmp_path: Path, offset: int) -> None:
+    _, tensors = write(tmp_path)
+    tensors[2] = msgspec.structs.replace(tensors[2], offset=offset)
+    refusal = _refused(lambda: ffi.plan(GEOMETRY, tensors, OPTIONS))
+    assert refusal.code is Status.FORMAT
+    assert tensors[2].name in refusal.message
+
+
 def test_the_snapshot_and_the_plan_tell_sizes(engine: Engine, tmp_path: Path) -> None:
     _, tensors = write(tmp_path)
     planned = ffi.plan(GEOMETRY, tensors, OPTIONS)
