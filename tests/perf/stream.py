@@ -286,7 +286,11 @@ def _fio(model: Model, block: int) -> float:
     }
     command = ["fio", "--name=read", "--readonly", "--time_based"]
     command += [f"--{name}={value}" for name, value in options.items()]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    # Buffers in huge pages, as ours are: pinning a block of 4 KiB pages costs half the rate.
+    environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=120, env=environment
+    )
     start = done.stdout.find("{")
     if done.returncode != 0 or start < 0:
         raise RuntimeError(f"fio failed ({done.returncode}): {done.stderr[-300:]}")
