@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -29,6 +29,7 @@ from colibri.engine.protocol import (
     Tokens,
 )
 from colibri.engine.worker import Worker
+from tests.support.engineloop import text_of
 
 TIMEOUT = 20
 
@@ -81,10 +82,6 @@ class Harness:
         self.worker.handle(Stop())
         self.thread.join(TIMEOUT)
         assert not self.thread.is_alive()
-
-
-def text_of(events: Sequence[Event]) -> str:
-    return "".join(p.text for e in events if isinstance(e, Tokens) for p in e.parts)
 
 
 @pytest.fixture

@@ -13,16 +13,14 @@ from typing import Final
 
 from colibri.text.arguments import CallWriter, Tools
 from colibri.text.bodies import JsonBody, Status
+from colibri.text.machine import StateMachine
 from colibri.text.parts import (
     MARK,
-    MarkFilter,
     NewId,
-    Part,
     Reasoning,
     Text,
     call_id,
     first_of,
-    joined,
     open_tail,
     plain,
 )
@@ -36,7 +34,7 @@ INKLING_MARKERS: Final = (_MODEL, _TEXT, _THINKING, _CALL, _CALL_TEXT, _END, _EN
 _MAX_HEADER: Final = 128
 
 
-class InklingParser:
+class InklingParser(StateMachine):
     """`colibri.text.parts.PartsParser` of Inkling. `tokens` as for the other dialects."""
 
     def __init__(
@@ -50,35 +48,13 @@ class InklingParser:
         self._call, self._call_text, self._end, self._end_sampling = spelled[3:]
         self._markers = tuple(spelled)
         self._firm = _END in known
-        self._filter = MarkFilter(known & frozenset(INKLING_MARKERS))
-        self._text = ""
-        self._out: list[Part] = []
+        super().__init__(known & frozenset(INKLING_MARKERS))
         self._state = self._in_header
         self._kind: type[Text] | type[Reasoning] = Text
         self._index = 0
         self._body: JsonBody | None = None
         self._writer: CallWriter | None = None
         self._raw: list[str] = []
-
-    def push(self, text: str) -> list[Part]:
-        """See `PartsParser`."""
-        self._text += self._filter.push(text, False)
-        return self._run(final=False)
-
-    def flush(self) -> list[Part]:
-        """See `PartsParser`."""
-        self._text += self._filter.push("", True)
-        return self._run(final=True)
-
-    def _run(self, final: bool) -> list[Part]:
-        self._out = []
-        while self._state(final):
-            pass
-        return joined(self._out)
-
-    def _take(self, length: int) -> str:
-        taken, self._text = self._text[:length], self._text[length:]
-        return taken
 
     def _emit(self, kind: type[Text] | type[Reasoning], text: str) -> None:
         if plain(text):

@@ -14,10 +14,10 @@ from typing import Final, TypeAlias
 
 from colibri.text.arguments import CallWriter, Tools
 from colibri.text.bodies import Body, GlmBody, JsonBody, Status
+from colibri.text.machine import StateMachine
 from colibri.text.parts import (
     MARK,
     CallEnd,
-    MarkFilter,
     NewId,
     Part,
     Reasoning,
@@ -25,7 +25,6 @@ from colibri.text.parts import (
     call_id,
     first_of,
     gap,
-    joined,
     open_tail,
     plain,
 )
@@ -40,7 +39,7 @@ HERMES_MARKERS: Final = (THINK, THINK_END, CALL, CALL_END)
 _MakeBody: TypeAlias = "Callable[[TaggedParser, CallWriter], Body]"
 
 
-class TaggedParser:
+class TaggedParser(StateMachine):
     """`colibri.text.parts.PartsParser` of these dialects; made by `glm_parser`, `hermes_parser`.
 
     `reasoning`: the prompt has opened the reasoning. `tokens`: the markers that are control tokens
@@ -65,9 +64,7 @@ class TaggedParser:
         self.think, self.think_end = self.spell(THINK), self.spell(THINK_END)
         self.call, self.call_end = self.spell(CALL), self.spell(CALL_END)
         self.firm = CALL_END in self._tokens
-        self._filter = MarkFilter(self._tokens)
-        self._text = ""
-        self._out: list[Part] = []
+        super().__init__(self._tokens)
         self._state = self._in_reasoning if reasoning else self._in_text
         self._blank = reasoning  # blanks before the next visible text are layout
         self._fresh = True  # no visible text yet, so reasoning may still begin
@@ -81,26 +78,6 @@ class TaggedParser:
     def spell(self, marker: str) -> str:
         """A marker as it arrives."""
         return MARK + marker if marker in self._tokens else marker
-
-    def push(self, text: str) -> list[Part]:
-        """See `PartsParser`."""
-        self._text += self._filter.push(text, False)
-        return self._run(final=False)
-
-    def flush(self) -> list[Part]:
-        """See `PartsParser`."""
-        self._text += self._filter.push("", True)
-        return self._run(final=True)
-
-    def _run(self, final: bool) -> list[Part]:
-        self._out = []
-        while self._state(final):
-            pass
-        return joined(self._out)
-
-    def _take(self, length: int) -> str:
-        taken, self._text = self._text[:length], self._text[length:]
-        return taken
 
     # ---- states: each returns whether another one may go on
 
