@@ -1,8 +1,13 @@
 """Writes the lock files: exact versions and hashes of everything that pyproject.toml asks for.
 
 Run by `make lock` in the project environment. `runtime.lock` is what a user needs, `dev.lock`
-what building, testing and linting need on top. Only names, versions and hashes are written, so a
-lock says nothing about where the packages come from. Pass `--upgrade` to move to newer versions.
+what building, testing and linting need on top; `release.lock` is what freezing the program needs,
+on every system: its lines carry markers, so that Windows and macOS find theirs; `window.lock` is
+all that the window alone needs, in an environment of the system's Python whose GTK it uses, and
+`qt.lock` the same with Qt. `starter.lock` trains the starter model; PyPI's torch for Linux does not
+load without CUDA's libraries, so they are in it, although training never uses them. Only names,
+versions and hashes are written, so a lock says nothing about where the packages come from. Pass
+`--upgrade` to move to newer versions.
 """
 
 from __future__ import annotations
@@ -34,6 +39,16 @@ def compile_lock(requirements: list[str], target: Path, extra: list[str]) -> Non
     target.write_text(HEADER + target.read_text().removeprefix(HEADER))
 
 
+def compile_release(requirements: list[str], target: Path, extra: list[str]) -> None:
+    """Resolves `requirements` for all systems at once, which pip-tools cannot."""
+    command = [str(Path(sys.executable).with_name("uv")), "pip", "compile", "--quiet"]
+    command += ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-header"]
+    command += ["--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
+    command += ["--constraint", str(HERE / "dev.lock"), "--output-file", str(target), *extra, "-"]
+    subprocess.run(command, input="\n".join(requirements), text=True, check=True)  # noqa: S603
+    target.write_text(HEADER + target.read_text().removeprefix(HEADER))
+
+
 def main() -> None:
     project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())
     runtime = project["project"]["dependencies"]
@@ -42,6 +57,13 @@ def main() -> None:
     # The runtime lock repeats the versions of the larger one: both are tested together.
     constraint = ["--constraint", str(HERE / "dev.lock"), *extra]
     compile_lock(runtime, HERE / "runtime.lock", constraint)
+    window = project["project"]["optional-dependencies"]
+    frozen = [*runtime, *window["window"], *group(project, "release")]
+    compile_release(frozen, HERE / "release.lock", extra)
+    folders = [item for item in runtime if item.startswith("platformdirs")]
+    compile_lock([*window["window"], *folders], HERE / "window.lock", constraint)
+    compile_lock([*window["qt"], *folders], HERE / "qt.lock", constraint)
+    compile_release(group(project, "starter"), HERE / "starter.lock", extra)
 
 
 if __name__ == "__main__":

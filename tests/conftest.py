@@ -1,6 +1,6 @@
 """What every test gets: its own user folders, no inherited settings, and no process left behind.
 
-`make test` fetches the starter model first; the fixture `starter_model` only says where it lies.
+`make test` fetches SmolLM2 first; the fixture `smollm2_folder` only says where it lies.
 """
 
 from __future__ import annotations
@@ -12,15 +12,28 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
 from colibri import paths
 
-STARTER_NAME = "smollm2-135m-instruct"
+SMOLLM2_NAME = "smollm2-135m-instruct"
 # Taken before any test replaces the user folders.
-STARTER_FOLDER = paths.models_dir() / STARTER_NAME
+SMOLLM2_FOLDER = paths.models_dir() / SMOLLM2_NAME
 GRACE_SECONDS = 5.0
+
+# The same examples in every run, and no limit on time: a busy machine must not fail a test.
+# `--hypothesis-profile=search` looks at others, to be kept as tests where they fail.
+for _name, _same in (("same", True), ("search", False)):
+    hypothesis.settings.register_profile(
+        _name,
+        deadline=None,
+        derandomize=_same,
+        database=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+hypothesis.settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +44,8 @@ def isolated_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(name)
     home = tmp_path / "home"
     monkeypatch.setenv("COLIBRI_HOME", str(home))
+    # Which models a test sees is the test's own business, so the program's own is not among them.
+    monkeypatch.setattr(paths, "starter_dir", lambda: None)
     return home
 
 
@@ -71,11 +86,11 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def starter_model() -> Path:
-    """Folder of the converted starter model."""
-    if not (STARTER_FOLDER / "colibri.json").exists():
-        pytest.fail(f"no starter model in {STARTER_FOLDER}; run `make model`")
-    return STARTER_FOLDER
+def smollm2_folder() -> Path:
+    """Folder of the converted SmolLM2."""
+    if not (SMOLLM2_FOLDER / "colibri.json").exists():
+        pytest.fail(f"no SmolLM2 in {SMOLLM2_FOLDER}; run `make model`")
+    return SMOLLM2_FOLDER
 
 
 @pytest.fixture

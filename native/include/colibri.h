@@ -12,9 +12,10 @@
  * - Structs passed in start with `struct_size = sizeof(struct)`; a smaller size means the caller was
  *   built against an older header and the missing fields take their defaults (0).
  * - Threads: an engine and its sessions belong to ONE calling thread at a time, except
- *   colibri_session_cancel, colibri_engine_snapshot, colibri_engine_mirrors, colibri_engine_usage and
- *   the pure functions (colibri_weight_*, colibri_cpu_*, colibri_version, colibri_policy_replay), which
- *   may be called from any thread at any time while the object is alive.
+ *   colibri_session_cancel, colibri_engine_snapshot, colibri_engine_mirrors, colibri_engine_usage,
+ *   colibri_engine_experts, colibri_loading_look and the pure functions (colibri_weight_*, colibri_cpu_*,
+ *   colibri_version, colibri_policy_replay), which may be called from any thread at any time while the object
+ * is alive.
  * - Numerics: for one engine (model, precision, kv type, instruction set) the logits of a token
  *   depend only on the tokens before it. Threads, slice sizes, batch mates, expert placement and
  *   the way the prompt was cut change speed, never a bit of the result.
@@ -166,6 +167,14 @@ typedef enum {
     COLIBRI_IO_BUFFERED = 3
 } colibri_io_mode;
 
+/* How far opening is: bytes of weights that stay in memory, as stored. The caller's, all zero at first, at
+ * the same place until open returns; total is 0 until open has planned, and done reaches it with the last
+ * tensor. */
+typedef struct {
+    int64_t done;
+    int64_t total;
+} colibri_loading;
+
 typedef struct {
     uint32_t struct_size;
     int32_t precision;     /* colibri_precision */
@@ -190,8 +199,9 @@ typedef struct {
      * a path given to open may then be NULL where a mirror has the file. What a copy cannot vouch for by
      * size and header is left out. Which copy is read never changes a token. */
     const char *const *mirror_paths;
-    int32_t n_mirrors;    /* at most 31 */
-    int64_t caller_bytes; /* part of memory_budget that the caller's own processes hold */
+    int32_t n_mirrors;        /* at most 31 */
+    int64_t caller_bytes;     /* part of memory_budget that the caller's own processes hold */
+    colibri_loading *loading; /* NULL = nobody looks how far opening is */
 } colibri_engine_options;
 
 /* Experts of one size. */
@@ -236,6 +246,34 @@ typedef struct {
 typedef struct colibri_engine colibri_engine;
 typedef struct colibri_session colibri_session;
 
+/* Kinds of steps, and what their time goes to; the kinds of a phase sum up to the time of its steps. */
+typedef enum { COLIBRI_PHASE_PREFILL = 0, COLIBRI_PHASE_DECODE = 1 } colibri_phase;
+typedef enum {
+    COLIBRI_TIME_DISK = 0,      /* waiting for experts that were not in memory */
+    COLIBRI_TIME_EXPERTS = 1,   /* matrices of routed and shared experts */
+    COLIBRI_TIME_ATTENTION = 2, /* with its projections */
+    COLIBRI_TIME_HEAD = 3,      /* logits */
+    COLIBRI_TIME_OTHER = 4      /* dense layers, routers, drafts' input, bookkeeping */
+} colibri_time;
+
+/* Where an expert was when it was asked for. */
+typedef enum {
+    COLIBRI_FOUND_RESIDENT = 0, /* all experts are in memory */
+    COLIBRI_FOUND_WARM = 1,     /* in a slot since it was loaded in advance (colibri_engine_warm) */
+    COLIBRI_FOUND_CACHED = 2,   /* in a slot from an earlier request */
+    COLIBRI_FOUND_GUESSED = 3,  /* read, or being read, on a guess */
+    COLIBRI_FOUND_DISK = 4      /* nowhere: read because it was asked for */
+} colibri_found;
+
+/* Where an expert is now. */
+typedef enum {
+    COLIBRI_TIER_DISK = 0,
+    COLIBRI_TIER_RAM = 1,
+    COLIBRI_TIER_VRAM = 2,    /* none in this version */
+    COLIBRI_TIER_READING = 3, /* on its way from disk */
+    COLIBRI_TIER_NONE = 255   /* there is no such expert: a dense layer, or one that is not loaded */
+} colibri_tier;
+
 /* Counters; monotonic unless named otherwise. Filled without stopping the engine. */
 typedef struct {
     uint32_t struct_size;
@@ -266,6 +304,9 @@ typedef struct {
     int64_t wasted_bytes;   /* of those, given up unused */
     int64_t disk_wait_ns;   /* time spent waiting for the disk */
     int64_t cached_experts; /* slots that hold an expert, or await one that is being read */
+    int64_t time_ns[10];    /* [colibri_phase][colibri_time] */
+    int64_t found[10];      /* [colibri_phase][colibri_found]: lookups; sums up to expert_lookups */
+    int64_t step_ns[2];     /* [colibri_phase] whole steps: what time_ns sums up to, measured apart */
 } colibri_engine_snapshot_t;
 
 typedef enum {
@@ -315,6 +356,9 @@ const char *colibri_version(void);
 int32_t colibri_abi(void); /* grows with every incompatible change of this header */
 const char *colibri_status_name(int32_t status);
 
+/* Whether the engine can run here at all: on x86 that takes x86-64-v2 (SSE4.2, POPCNT). On a processor for
+ * which this is 0 every other function may end the process, except those of this paragraph. */
+int32_t colibri_cpu_is_supported(void);
 /* Best instruction set of this processor (never COLIBRI_ISA_AUTO), and whether one is usable. */
 int32_t colibri_cpu_best_isa(void);
 int32_t colibri_cpu_has_isa(int32_t isa);
@@ -339,6 +383,8 @@ int32_t colibri_weight_unpack(int32_t format, int32_t group, int64_t rows, int64
 int32_t colibri_engine_open(const colibri_engine_options *options, const colibri_geometry *geometry,
                             const char *const *paths, int32_t n_paths, const colibri_tensor *tensors,
                             int64_t n_tensors, colibri_engine **out, char *err, size_t err_len);
+/* Copies what `loading` says now, while another thread opens or afterwards. */
+void colibri_loading_look(const colibri_loading *loading, colibri_loading *out);
 /* What opening with these options would hold, without reading any data. Options that do not fit are no
  * error: out->fits says so, and the last fields what would. */
 int32_t colibri_engine_plan(const colibri_engine_options *options, const colibri_geometry *geometry,
@@ -360,6 +406,11 @@ int32_t colibri_engine_usage(const colibri_engine *engine, int64_t *counts, int6
                              size_t err_len);
 int32_t colibri_engine_set_usage(colibri_engine *engine, const int64_t *counts, int64_t n, char *err,
                                  size_t err_len);
+/* Where every expert is (colibri_tier) and how many requests asked for it since opening, those of prompts
+ * included; indexed as usage, n as there. `tiers` or `asked` may be NULL. Any thread: experts move while this
+ * looks, so each entry is right for itself. */
+int32_t colibri_engine_experts(const colibri_engine *engine, uint8_t *tiers, uint32_t *asked, int64_t n,
+                               char *err, size_t err_len);
 /* Loads the experts that set_usage named, hottest first, into free slots. Returns after about max_ms or, with
  * *done = 1, when there is nothing left to load or no free slot. Evicts nothing; a damaged expert is left
  * out. Call it while no prefill or decode is running. */
@@ -393,10 +444,20 @@ int32_t colibri_session_truncate(colibri_session *session, int32_t length, char 
  * elsewhere drop it. */
 int32_t colibri_session_parked(const colibri_session *session);
 
+/* From now on counts, beginning at 0, which experts the session's tokens are routed to: those at position
+ * `from` and behind it, a token once in each layer for each expert that its router chose; -1 = no longer. A
+ * parked chunk is dropped. Exact however prompts are cut and steps are shared; drafts that are rejected,
+ * failed steps and what is computed again after a truncation count too, the MTP layer does not. A step all of
+ * whose sessions count adds nothing to colibri_engine_usage. Not in the middle of a prefill. */
+int32_t colibri_session_count(colibri_session *session, int32_t from, char *err, size_t err_len);
+/* The counts so far, indexed as colibri_engine_usage, n as there. Between steps only. */
+int32_t colibri_session_counts(const colibri_session *session, uint32_t *counts, int64_t n, char *err,
+                               size_t err_len);
+
 /* ---- KV blocks: sharing, leaving the engine and coming back ----
  * KV comes in blocks of block_tokens positions, all layers together. Sessions share blocks until one of
- * them writes; complete blocks can be stored elsewhere and put back in order, also by another process
- * whose engine names the same layout and has the same weights. */
+ * them writes; blocks can be stored elsewhere and put back in order, also by another process whose engine
+ * names the same layout and has the same weights. */
 
 /* Makes the empty session `into` hold the first `length` tokens of `from`, without copying their KV. It
  * has no logits until its next token. */
@@ -408,8 +469,8 @@ int64_t colibri_engine_block_bytes(const colibri_engine *engine);
  * was made for, however many there are; -1 = no limit. */
 int32_t colibri_engine_kv_room(const colibri_engine *engine);
 /* One line of text that is equal exactly when blocks of two engines with equal weights are
- * interchangeable (family, kernels, KV type, parts); never depends on the context size. Writes at most
- * out_len bytes, always terminated; returns the length of the whole text. */
+ * interchangeable (family, kernels, KV type, parts); never depends on the context size or on drafts. Writes
+ * at most out_len bytes, always terminated; returns the length of the whole text. */
 int32_t colibri_engine_kv_layout(const colibri_engine *engine, char *out, size_t out_len);
 /* Layers with a window drop what it has passed, so a session cannot go back to any length: this is the
  * greatest one, not above `length`, to which it can be truncated or forked. Always `length` for models
@@ -418,14 +479,49 @@ int32_t colibri_session_reusable(const colibri_session *session, int32_t length)
 /* Keeps the present length reusable (a turn's end, say), beside those of every 4,096 tokens; of many the
  * closest to each other go first. */
 void colibri_session_checkpoint(colibri_session *session);
-/* Copies complete block number `block` (0 = the first); `bytes` must be block_bytes. */
+/* Copies block number `block` (0 = the first); `bytes` must be block_bytes. The last one may be incomplete:
+ * what it says of positions that the session does not hold means nothing. */
 int32_t colibri_session_export_block(const colibri_session *session, int32_t block, void *out, int64_t bytes,
                                      char *err, size_t err_len);
-/* Appends one block: n = block_tokens tokens whose KV is `data`, to a session whose length is a multiple
- * of block_tokens. The data is taken as it is: the caller has checked that it was exported after exactly
- * these tokens. */
+/* Appends n tokens, 1 to block_tokens, whose KV is `data`, to a session whose length is a multiple of
+ * block_tokens. A block may be used for fewer tokens than it was exported with. The data is taken as it is:
+ * the caller has checked that it was exported after exactly these tokens. */
 int32_t colibri_session_import_block(colibri_session *session, const int32_t *tokens, int32_t n,
                                      const void *data, int64_t bytes, char *err, size_t err_len);
+
+/* Tokens whose blocks were put back without keys of the MTP layer, because the engine that they came from had
+ * it not loaded: drafts behind them are worse. 0 for an engine without drafts. */
+int32_t colibri_session_draftless(const colibri_session *session);
+
+/* ---- An unfinished chunk, parked or not, leaves the engine and comes back ----
+ * In pieces: 0, 1, ... = the KV that one layer keeps of the chunk's positions, -1 = its rows between two
+ * layers. The chunk can be filled again, also by another process whose engine names the same layout and has
+ * the same weights, in a session that holds exactly the tokens before it. */
+typedef struct {
+    uint32_t struct_size;
+    int32_t first;  /* tokens before the chunk */
+    int32_t tokens; /* 0 = there is none, or it has come too far to be worth it: no place to leave is left */
+    int32_t layers; /* finished: their pieces can be exported from now on, and change no more */
+    int32_t
+        between; /* 1 = the rows can be exported now, and with the pieces of `layers` layers are all of it */
+    int32_t reserved;
+} colibri_chunk;
+/* Fills `out`, whose struct_size is set. */
+void colibri_session_chunk(const colibri_session *session, colibri_chunk *out);
+/* From now on (1) or no longer (0) a prefill step returns early where the rows can be exported. */
+void colibri_session_pause(colibri_session *session, int32_t on);
+/* Bytes of a piece of the session's chunk; 0 = there is no such piece. */
+int64_t colibri_session_chunk_bytes(const colibri_session *session, int32_t piece);
+int32_t colibri_session_export_chunk(const colibri_session *session, int32_t piece, void *out, int64_t bytes,
+                                     char *err, size_t err_len);
+/* Makes room for a chunk of n tokens with so many finished layers, COLIBRI_ERROR_MEMORY if this engine's
+ * chunks are smaller; then fill_chunk takes pieces 0 .. layers - 1 and -1, in this order. With the last one
+ * the chunk is parked; whatever drops a parked chunk drops one that is being filled. The data is taken as it
+ * is. */
+int32_t colibri_session_import_chunk(colibri_session *session, const int32_t *tokens, int32_t n,
+                                     int32_t layers, char *err, size_t err_len);
+int32_t colibri_session_fill_chunk(colibri_session *session, int32_t piece, const void *data, int64_t bytes,
+                                   char *err, size_t err_len);
 
 /* Announces tokens to append. `logits` is NULL, or f32 [n, vocab] that receives the logits of every
  * token (must stay valid until the prefill has finished). Ids outside the vocabulary are refused. */

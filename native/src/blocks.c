@@ -2,8 +2,8 @@
  *
  * A block holds CLB_SPAN positions of all parts of one group (engine.h) and ends with the number of
  * sessions that hold it. A session writes only at and behind its length, and makes what it writes its own
- * first; so a block that several hold is never written. Only complete blocks leave the engine and come
- * back into it.
+ * first; so a block that several hold is never written. Blocks leave the engine and come back into it, the
+ * last one also while it is incomplete.
  *
  *   group 0    | 0 | 1 | 2 | 3 | 4 | 5 |     everything, for as long as the session holds the tokens
  *   window 300 |   |   |   | 3 | 4 | 5 |     what the next token sees, and what a token after one of the
@@ -19,10 +19,17 @@
 #include "fault.h"
 #include "os.h"
 
-/* Bytes behind the payload for the count of holders. */
+/* Bytes behind the payload for what is to be known of a block. */
 #define TRAILER 64
-/* Bytes before the payloads of a block outside the engine, when there are several groups. */
+/* Bytes before the parts of a block outside the engine, where some of them may be missing. */
 #define HEADER 64
+/* In its first byte, beside a bit for each group. */
+#define HAS_DRAFTS 0x80u
+
+typedef struct {
+    int32_t holders;
+    int32_t draftless; /* tokens that came from outside without keys of the MTP layer, which is loaded */
+} block_state;
 
 static int64_t block_bytes(const colibri_engine *engine, int32_t group)
 {
@@ -39,14 +46,46 @@ static int64_t allocated_bytes(const colibri_engine *engine, int32_t group)
     return (int64_t)clb_os_size((size_t)block_bytes(engine, group));
 }
 
+static block_state *state_of(const colibri_engine *engine, int32_t group, uint8_t *block)
+{
+    return (block_state *)(void *)(block + payload_bytes(engine, group));
+}
+
 static int32_t *holders(const colibri_engine *engine, int32_t group, uint8_t *block)
 {
-    return (int32_t *)(void *)(block + payload_bytes(engine, group));
+    return &state_of(engine, group, block)->holders;
 }
 
 static int32_t spans_of(int32_t length)
 {
     return (length + CLB_SPAN - 1) / CLB_SPAN;
+}
+
+static int is_draft(const colibri_engine *engine, const clb_kv_part *part)
+{
+    return part->layer >= engine->geometry.n_layers;
+}
+
+/* Whether blocks outside the engine say what is in them. */
+static int has_header(const colibri_engine *engine)
+{
+    const clb_kv_layout *kv = &engine->kv;
+    return kv->n_groups > 1 || engine->has_mtp;
+}
+
+/* Outside the engine: [header | parts of the trunk as listed | parts of the MTP layer]. */
+static void lay_out_outside(colibri_engine *engine)
+{
+    clb_kv_layout *kv = &engine->kv;
+    int64_t at = has_header(engine) ? HEADER : 0;
+    for (int drafts = 0; drafts < 2; drafts++)
+        for (int32_t i = 0; i < kv->n_parts; i++) {
+            if (is_draft(engine, &kv->parts[i]) != drafts)
+                continue;
+            kv->parts[i].outside = at;
+            at += (kv->parts[i].bytes + 63) / 64 * 64;
+        }
+    kv->outside_bytes = at;
 }
 
 void clb_blocks_finish_layout(colibri_engine *engine)
@@ -58,6 +97,7 @@ void clb_blocks_finish_layout(colibri_engine *engine)
     for (int32_t g = 0; g < kv->n_groups; g++)
         kv->groups[g].block_bytes += TRAILER;
     kv->block_bytes = kv->groups[0].block_bytes;
+    lay_out_outside(engine);
 }
 
 /* ---- taking and dropping ------------------------------------------------------------------- */
@@ -166,6 +206,7 @@ int32_t clb_session_own(colibri_session *session, int32_t first, const clb_error
             if (own == NULL)
                 return no_block(engine, session->length, error);
             memcpy(own, shared, (size_t)payload_bytes(engine, g));
+            state_of(engine, g, own)->draftless = state_of(engine, g, shared)->draftless;
             drop_block(engine, g, shared);
             session->blocks[g][i] = own;
         }
@@ -342,8 +383,8 @@ int32_t colibri_session_fork(const colibri_session *from, int32_t length, colibr
 }
 
 /* ---- leaving the engine and coming back ----------------------------------------------------
- * Outside the engine a block is the payload of group 0; with several groups a header whose first byte
- * has bit g set if group g is there, then the payloads of all groups. */
+ * A block outside the engine is the same whether the MTP layer is loaded or not, and whatever the size of
+ * the context. Where groups or the MTP layer's parts may be missing, its first byte says what is there. */
 
 int32_t colibri_engine_block_tokens(const colibri_engine *engine)
 {
@@ -352,12 +393,7 @@ int32_t colibri_engine_block_tokens(const colibri_engine *engine)
 
 int64_t colibri_engine_block_bytes(const colibri_engine *engine)
 {
-    if (engine == NULL)
-        return 0;
-    int64_t bytes = engine->kv.n_groups > 1 ? HEADER : 0;
-    for (int32_t g = 0; g < engine->kv.n_groups; g++)
-        bytes += payload_bytes(engine, g);
-    return bytes;
+    return engine == NULL ? 0 : engine->kv.outside_bytes;
 }
 
 int32_t colibri_engine_kv_layout(const colibri_engine *engine, char *out, size_t out_len)
@@ -368,7 +404,7 @@ int32_t colibri_engine_kv_layout(const colibri_engine *engine, char *out, size_t
     uint64_t hash = UINT64_C(14695981039346656037);
     for (int32_t i = 0; i < engine->kv.n_parts; i++) {
         const clb_kv_part *part = &engine->kv.parts[i];
-        const int64_t fields[] = {part->kind, part->layer, part->offset, part->bytes, part->window};
+        const int64_t fields[] = {part->kind, part->layer, part->outside, part->bytes, part->window};
         const uint8_t *bytes = (const uint8_t *)fields;
         for (size_t b = 0; b < sizeof fields; b++)
             hash = (hash ^ bytes[b]) * UINT64_C(1099511628211);
@@ -386,26 +422,42 @@ int32_t colibri_session_export_block(const colibri_session *session, int32_t blo
     if (session == NULL || out == NULL || bytes != need)
         return clb_fail(&error, COLIBRI_ERROR_INVALID,
                         "exporting a block needs a session and room for %" PRId64 " bytes", need);
-    if (block < 0 || block >= session->length / CLB_SPAN)
+    if (block < 0 || block >= spans_of(session->length))
         return clb_fail(&error, COLIBRI_ERROR_INVALID,
-                        "block %" PRId32 " is not complete: the session holds %" PRId32 " complete ones",
-                        block, session->length / CLB_SPAN);
+                        "there is no block %" PRId32 ": the session holds %" PRId32, block,
+                        spans_of(session->length));
     const colibri_engine *engine = session->engine;
-    uint8_t *at = out, *header = engine->kv.n_groups > 1 ? at : NULL;
-    if (header != NULL) {
-        memset(header, 0, HEADER);
-        at += HEADER;
+    uint8_t *to = out, *first = session->blocks[0][block];
+    unsigned there = engine->drafts > 0 && !state_of(engine, 0, first)->draftless ? HAS_DRAFTS : 0;
+    memset(to, 0, (size_t)bytes);
+    for (int32_t g = 0; g < engine->kv.n_groups; g++)
+        there |= session->blocks[g][block] != NULL ? 1u << g : 0;
+    if (has_header(engine))
+        to[0] = (uint8_t)there;
+    for (int32_t i = 0; i < engine->kv.n_parts; i++) {
+        const clb_kv_part *part = &engine->kv.parts[i];
+        const uint8_t *from = session->blocks[part->group][block];
+        if (from != NULL && (!is_draft(engine, part) || (there & HAS_DRAFTS) != 0))
+            memcpy(to + part->outside, from + part->offset, (size_t)part->bytes);
     }
+    return COLIBRI_OK;
+}
+
+/* Takes the blocks of one more span for an import. `there`: the groups that have one. */
+static int32_t take_span(colibri_session *session, unsigned there)
+{
+    colibri_engine *engine = session->engine;
     for (int32_t g = 0; g < engine->kv.n_groups; g++) {
-        const uint8_t *from = session->blocks[g][block];
-        if (from != NULL)
-            memcpy(at, from, (size_t)payload_bytes(engine, g));
-        else
-            memset(at, 0, (size_t)payload_bytes(engine, g));
-        if (header != NULL && from != NULL)
-            header[0] |= (uint8_t)(1u << g);
-        at += payload_bytes(engine, g);
+        if ((there >> g & 1) == 0)
+            continue;
+        session->blocks[g][session->n_blocks] = take_block(engine, g);
+        if (session->blocks[g][session->n_blocks] == NULL) {
+            session->n_blocks++;
+            clb_blocks_keep(session, session->n_blocks - 1);
+            return COLIBRI_ERROR_MEMORY;
+        }
     }
+    session->n_blocks++;
     return COLIBRI_OK;
 }
 
@@ -414,9 +466,9 @@ int32_t colibri_session_import_block(colibri_session *session, const int32_t *to
 {
     clb_error error = {err, err_len};
     int64_t need = session == NULL ? 0 : colibri_engine_block_bytes(session->engine);
-    if (session == NULL || tokens == NULL || data == NULL || n != CLB_SPAN || bytes != need)
-        return clb_fail(&error, COLIBRI_ERROR_INVALID, "a block is %d tokens and %" PRId64 " bytes of KV",
-                        CLB_SPAN, need);
+    if (session == NULL || tokens == NULL || data == NULL || n < 1 || n > CLB_SPAN || bytes != need)
+        return clb_fail(&error, COLIBRI_ERROR_INVALID,
+                        "a block is 1 to %d tokens and %" PRId64 " bytes of KV", CLB_SPAN, need);
     colibri_engine *engine = session->engine;
     if (session->pending > 0 || session->length % CLB_SPAN != 0)
         return clb_fail(&error, COLIBRI_ERROR_INVALID,
@@ -429,25 +481,19 @@ int32_t colibri_session_import_block(colibri_session *session, const int32_t *to
     if (status != COLIBRI_OK)
         return status;
     clb_session_drop_pending(session);
-    const uint8_t *at = data;
-    uint8_t there = 1;
-    if (engine->kv.n_groups > 1) {
-        there |= at[0];
-        at += HEADER;
+    const uint8_t *from = data;
+    int32_t block = session->n_blocks;
+    unsigned there = has_header(engine) ? from[0] | 1u : 1u;
+    if (take_span(session, there) != COLIBRI_OK)
+        return no_block(engine, session->length + n, &error);
+    state_of(engine, 0, session->blocks[0][block])->draftless =
+        engine->drafts > 0 && (there & HAS_DRAFTS) == 0 ? n : 0;
+    for (int32_t i = 0; i < engine->kv.n_parts; i++) {
+        const clb_kv_part *part = &engine->kv.parts[i];
+        uint8_t *to = session->blocks[part->group][block];
+        if (to != NULL && part->offset >= 0)
+            memcpy(to + part->offset, from + part->outside, (size_t)part->bytes);
     }
-    for (int32_t g = 0; g < engine->kv.n_groups; at += payload_bytes(engine, g), g++) {
-        if ((there >> g & 1) == 0)
-            continue;
-        uint8_t *block = take_block(engine, g);
-        session->blocks[g][session->n_blocks] = block;
-        if (block == NULL) {
-            session->n_blocks++;
-            clb_blocks_keep(session, session->n_blocks - 1);
-            return no_block(engine, session->length + n, &error);
-        }
-        memcpy(block, at, (size_t)payload_bytes(engine, g));
-    }
-    session->n_blocks++;
     memcpy(session->tokens + session->length, tokens, (size_t)n * sizeof *tokens);
     session->length += n;
     session->n_logits = 0;
@@ -455,4 +501,15 @@ int32_t colibri_session_import_block(colibri_session *session, const int32_t *to
     session->hidden_end = session->length;
     clb_session_grown(session, session->length - n);
     return COLIBRI_OK;
+}
+
+int32_t colibri_session_draftless(const colibri_session *session)
+{
+    int32_t tokens = 0;
+    for (int32_t i = 0; session != NULL && i < spans_of(session->length); i++) {
+        int32_t left = session->length - i * CLB_SPAN,
+                here = state_of(session->engine, 0, session->blocks[0][i])->draftless;
+        tokens += here < left ? here : left;
+    }
+    return tokens;
 }

@@ -79,6 +79,7 @@ int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t
     clb_scratch *scratch = &engine->scratch;
     clb_scratch_reset(scratch);
     int32_t status = engine->family->attention(engine, batch, layer, error);
+    clb_clock_lap(engine, COLIBRI_TIME_ATTENTION);
     if (status != COLIBRI_OK)
         return status;
     clb_scratch_reset(scratch);
@@ -93,18 +94,24 @@ int32_t clb_decode_layer(colibri_engine *engine, const clb_batch *batch, int32_t
                             batch->n);
         clb_moe_plan plan;
         status = engine->family->route(engine, batch, layer, h, ids, weights, error);
-        if (status == COLIBRI_OK)
+        clb_clock_lap(engine, COLIBRI_TIME_OTHER);
+        if (status == COLIBRI_OK) {
+            clb_count_routed(engine, batch, layer, ids);
             status = clb_moe_begin(engine, &moe, ids, weights, batch->n, &plan, error);
+        }
         if (status == COLIBRI_OK && layer + 1 < g->n_layers)
             status = clb_guess_next(engine, batch, layer + 1, error);
+        clb_clock_lap(engine, COLIBRI_TIME_OTHER);
         if (status == COLIBRI_OK)
             status = clb_moe_run(engine, &moe, &plan, h, batch->x, error);
+        clb_clock_lap(engine, COLIBRI_TIME_EXPERTS);
         clb_store_forget(&engine->store);
     } else {
         status = engine->family->mlp(engine, batch, layer, error);
     }
     clb_plant_nan(engine, batch, layer);
     clb_note_progress(engine);
+    clb_clock_lap(engine, COLIBRI_TIME_OTHER);
     return status;
 }
 
@@ -124,7 +131,10 @@ static int32_t run_step(colibri_engine *engine, const clb_batch *batch, float *n
     clb_norm_rows(engine, normed, batch->x, engine->final_norm, batch->n, g->hidden, g->norm_eps,
                   g->n_layers);
     status = clb_check_finite(engine, batch, error);
-    return status == COLIBRI_OK ? clb_head(engine, normed, batch->n, logits, batch->n > 1, error) : status;
+    if (status == COLIBRI_OK)
+        status = clb_head(engine, normed, batch->n, logits, batch->n > 1, error);
+    clb_clock_lap(engine, COLIBRI_TIME_HEAD);
+    return status;
 }
 
 int32_t colibri_decode_many(colibri_session *const *sessions, const int32_t *tokens, const int32_t *counts,
@@ -136,6 +146,10 @@ int32_t colibri_decode_many(colibri_session *const *sessions, const int32_t *tok
         return -rows;
     colibri_engine *engine = sessions[0]->engine;
     const colibri_geometry *g = &engine->geometry;
+    clb_clock_start(engine, COLIBRI_PHASE_DECODE);
+    engine->store.quiet = 1;
+    for (int32_t i = 0; i < n; i++)
+        engine->store.quiet &= sessions[i]->routed != NULL;
     /* What is appended now takes the place of a parked chunk. */
     for (int32_t i = 0; i < n; i++)
         if (sessions[i]->chunk.n > 0)
@@ -187,6 +201,7 @@ int32_t colibri_decode_many(colibri_session *const *sessions, const int32_t *tok
     free(rope);
     free(normed);
     free(own);
+    clb_clock_stop(engine);
     return status;
 }
 

@@ -93,6 +93,8 @@ int32_t colibri_session_draft(colibri_session *session, int32_t next, int32_t de
     int32_t rows = session->n_hidden;
     if (depth < 1 || rows == 0)
         return COLIBRI_OK;
+    clb_clock_start(engine, COLIBRI_PHASE_DECODE);
+    engine->store.quiet = session->routed != NULL;
     if (session->chunk.n > 0)
         clb_session_drop_pending(session); /* a parked chunk has keys where the drafts' go */
     /* The layer's rows for the kept hidden states lie before the length. */
@@ -118,7 +120,9 @@ int32_t colibri_session_draft(colibri_session *session, int32_t next, int32_t de
     }
     const colibri_sampling greedy = {.struct_size = sizeof greedy, .temperature = 0, .top_p = 1};
     for (int32_t i = 0; i < depth && status == COLIBRI_OK; i++) {
+        clb_clock_lap(engine, COLIBRI_TIME_OTHER);
         status = clb_head(engine, out, 1, logits, 0, &error);
+        clb_clock_lap(engine, COLIBRI_TIME_HEAD);
         if (status != COLIBRI_OK)
             break;
         drafts[i] = clb_sample(logits, g->vocab, g->vocab_used, &greedy, 0);
@@ -136,5 +140,6 @@ int32_t colibri_session_draft(colibri_session *session, int32_t next, int32_t de
     free(rope);
     free(logits);
     free(tokens);
+    clb_clock_stop(engine);
     return status;
 }

@@ -298,6 +298,8 @@ int32_t colibri_engine_open(const colibri_engine_options *options, const colibri
         status = clb_table_open(&engine->table, paths, n_paths, engine->options.mirror_paths,
                                 engine->options.n_mirrors, tensors, n_tensors, &error);
     engine->options.mirror_paths = NULL; /* the caller's, and may go now */
+    loader.loading = engine->options.loading;
+    engine->options.loading = NULL;
     if (status == COLIBRI_OK) {
         loader.precision = engine->options.precision;
         status = bind_weights(engine, &loader);
@@ -424,6 +426,13 @@ void colibri_engine_snapshot(const colibri_engine *engine, colibri_engine_snapsh
         .cached_experts =
             engine->store.streaming ? atomic_load(&engine->store.n_cached) : clb_store_slots(&engine->store),
     };
+    for (int p = 0; p < CLB_PHASES; p++) {
+        s.step_ns[p] = atomic_load(&engine->clock.step_ns[p]);
+        for (int t = 0; t < CLB_TIMES; t++)
+            s.time_ns[p * CLB_TIMES + t] = atomic_load(&engine->clock.ns[p][t]);
+        for (int f = 0; f < CLB_FOUND; f++)
+            s.found[p * CLB_FOUND + f] = atomic_load(&engine->store.found[p][f]);
+    }
     memcpy(out, &s, size < sizeof s ? size : sizeof s);
 }
 

@@ -12,6 +12,7 @@
 
 #include <stdatomic.h>
 
+#include "clock.h"
 #include "colibri.h"
 #include "error.h"
 #include "kernels/kernels.h"
@@ -50,10 +51,11 @@ typedef enum {
 typedef struct {
     clb_kv_kind kind;
     int32_t layer;
-    int64_t offset; /* in a block */
+    int64_t offset; /* in a block; -1 = of the MTP layer, which is not loaded: only outside the engine */
     int64_t bytes;  /* per block */
     int32_t group;
-    int32_t window; /* positions that are read, the current one included; 0 = all */
+    int32_t window;  /* positions that are read, the current one included; 0 = all */
+    int64_t outside; /* offset in a block that has left the engine (blocks.c) */
 } clb_kv_part;
 
 #define CLB_KV_GROUPS 4
@@ -70,6 +72,7 @@ typedef struct {
     int32_t n_groups;
     int64_t block_bytes;     /* of group 0 */
     int64_t bytes_per_token; /* semantic, without padding */
+    int64_t outside_bytes;   /* of a block that has left the engine */
 } clb_kv_layout;
 
 typedef struct {
@@ -189,6 +192,8 @@ struct colibri_engine {
     atomic_int bad_layer;
     atomic_int bad_row;
 
+    clb_clock clock;
+
     _Atomic int64_t scratch_bytes; /* of `scratch`, for the snapshot */
     _Atomic int64_t kv_bytes;
     _Atomic int32_t kv_blocks; /* of group 0, held by sessions */
@@ -210,6 +215,7 @@ typedef struct {
     int32_t row;      /* rows done in this phase */
     int32_t expert;   /* experts done in this phase */
     int32_t before;   /* 1 = the MTP layer's first row is that of the position before the chunk */
+    int32_t unfilled; /* pieces that are still to come from outside (chunk.c); until then nothing goes on */
     uint8_t *memory;
     size_t bytes;
     float *x;
@@ -255,9 +261,12 @@ struct colibri_session {
     int32_t total;   /* as announced */
     float *all_logits;
     clb_chunk chunk;
+    int pause_between;                   /* 1 = a prefill step ends where the chunk's rows can leave */
     double resumed;                      /* share of the work that was done when it was announced */
     int64_t bytes_read;                  /* since then */
     struct colibri_session *next_parked; /* in engine->parked */
+    uint32_t *routed;    /* [layers and MTP layers][experts], NULL = does not count (routed.c) */
+    int32_t routed_from; /* first position that counts */
 };
 
 /* ---- graph helpers (graph.c) ---- */
@@ -302,7 +311,8 @@ static inline int64_t clb_kv_value_bytes(const colibri_engine *engine)
 {
     return engine->kv_f32 ? 4 : 2;
 }
-/* Appends a part to the layout while binding. */
+/* Appends a part to the layout while binding. One of the MTP layer takes no memory when that layer is not
+ * loaded, but has its place in blocks outside the engine all the same: these are then equal either way. */
 int32_t clb_kv_add(colibri_engine *engine, clb_kv_kind kind, int32_t layer, int32_t window,
                    int64_t bytes_per_block, int64_t bytes_per_token);
 

@@ -136,6 +136,21 @@ static int has_indexer(const colibri_geometry *g, int32_t l)
 
 /* ---- binding ------------------------------------------------------------------------------- */
 
+/* What layer `l` keeps: latents, and keys of its indexer if it has one (else *index = -1). */
+static int32_t add_kv(colibri_engine *engine, int32_t l, int32_t *latent, int32_t *index,
+                      const clb_error *error)
+{
+    const colibri_geometry *g = &engine->geometry;
+    int64_t row = (g->kv_lora + g->qk_rope) * clb_kv_value_bytes(engine),
+            key = g->index_dim * clb_kv_value_bytes(engine);
+    int indexed = engine->sparse_attention && has_indexer(g, l);
+    *latent = clb_kv_add(engine, CLB_KV_LATENT, l, 0, row * CLB_SPAN, row);
+    *index = indexed ? clb_kv_add(engine, CLB_KV_INDEX, l, 0, key * CLB_SPAN, key) : -1;
+    if (*latent < 0 || (indexed && *index < 0))
+        return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
+    return COLIBRI_OK;
+}
+
 static int32_t bind_attention(colibri_engine *engine, clb_loader *loader, glm_layer *layer, int32_t l)
 {
     const colibri_geometry *g = &engine->geometry;
@@ -168,12 +183,9 @@ static int32_t bind_attention(colibri_engine *engine, clb_loader *loader, glm_la
         clb_load_slice(loader, &layer->value[h], COLIBRI_FORMAT_BF16, name, heads * per_head,
                        h * per_head + g->qk_nope, g->v_head, g->kv_lora, 0);
     }
-    int64_t latent = (g->kv_lora + g->qk_rope) * clb_kv_value_bytes(engine);
-    layer->latent_part = clb_kv_add(engine, CLB_KV_LATENT, l, 0, latent * CLB_SPAN, latent);
-    layer->index_part = -1;
-    if (layer->latent_part < 0)
-        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
-    if (!engine->sparse_attention || !has_indexer(g, l))
+    if (add_kv(engine, l, &layer->latent_part, &layer->index_part, &loader->error) != COLIBRI_OK)
+        return COLIBRI_ERROR_MEMORY;
+    if (layer->index_part < 0)
         return loader->status;
     clb_load_matrix(loader, &layer->index_q, CLB_AS_STORED, (int64_t)g->index_heads * g->index_dim, g->q_lora,
                     "model.layers.%d.self_attn.indexer.wq_b.weight", l);
@@ -185,10 +197,6 @@ static int32_t bind_attention(colibri_engine *engine, clb_loader *loader, glm_la
                     "model.layers.%d.self_attn.indexer.k_norm.weight", l);
     clb_load_vector(loader, &layer->index_bias, g->index_dim, "model.layers.%d.self_attn.indexer.k_norm.bias",
                     l);
-    int64_t key = g->index_dim * clb_kv_value_bytes(engine);
-    layer->index_part = clb_kv_add(engine, CLB_KV_INDEX, l, 0, key * CLB_SPAN, key);
-    if (layer->index_part < 0)
-        return clb_fail(&loader->error, COLIBRI_ERROR_MEMORY, "no memory for the KV layout");
     return loader->status;
 }
 
@@ -264,7 +272,12 @@ static int32_t bind(colibri_engine *engine, clb_loader *loader)
         if (status == COLIBRI_OK)
             status = bind_mlp(engine, loader, &model->layers[l], l);
     }
-    return status == COLIBRI_OK && engine->drafts > 0 ? bind_drafts(engine, loader, model) : status;
+    if (status == COLIBRI_OK && engine->drafts > 0)
+        status = bind_drafts(engine, loader, model);
+    int32_t latent, index;
+    if (status == COLIBRI_OK && engine->has_mtp && engine->drafts == 0)
+        status = add_kv(engine, g->n_layers, &latent, &index, &loader->error);
+    return status;
 }
 
 /* ---- forward ------------------------------------------------------------------------------- */

@@ -12,6 +12,9 @@ enum {
     CLB_FAULT_EXPERT_BYTE = 4,  /* an expert read from disk arrives with one wrong byte */
     CLB_FAULT_SHARED_BLOCK = 5, /* a session writes into a KV block that another one holds too */
     CLB_FAULT_PARKED = 6,       /* a parked chunk comes back with one value changed */
+    CLB_FAULT_ROUTED = 7,       /* the last token of several is not counted (colibri_session_count) */
+    CLB_FAULT_CLOCK_GAP = 8,    /* attention is not booked in the time of steps */
+    CLB_FAULT_CLOCK_OFF = 9,    /* nothing is: to measure what booking costs */
     CLB_FAULT_POLICY = 20,      /* colibri_policy_replay gives up the expert that is expected soonest */
     CLB_FAULT_GUESSES = 21,     /* its guesses push out what they like */
     CLB_FAULT_WARM_BYTE = 22,   /* an expert loaded while idle arrives with one wrong byte */

@@ -384,8 +384,12 @@ int32_t clb_kv_add(colibri_engine *engine, clb_kv_kind kind, int32_t layer, int3
         kv->parts = parts;
     if (parts == NULL || group < 0)
         return -1;
+    if (layer >= engine->geometry.n_layers && engine->drafts == 0) {
+        parts[kv->n_parts] = (clb_kv_part){kind, layer, -1, bytes_per_block, group, window, 0};
+        return kv->n_parts++;
+    }
     int64_t *bytes = group == 0 ? &kv->block_bytes : &kv->groups[group].block_bytes;
-    parts[kv->n_parts] = (clb_kv_part){kind, layer, *bytes, bytes_per_block, group, window};
+    parts[kv->n_parts] = (clb_kv_part){kind, layer, *bytes, bytes_per_block, group, window, 0};
     *bytes += (bytes_per_block + 63) / 64 * 64;
     if (group == 0)
         kv->bytes_per_token += bytes_per_token;

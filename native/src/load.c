@@ -42,6 +42,27 @@ typedef struct {
     char text[512]; /* written by the one task that set `failed` first */
 } load_job;
 
+/* Stored bytes of the rows before `row` of the part of a tensor that an item takes: whole at its end. */
+static int64_t bytes_before(const clb_load_item *item, int64_t row)
+{
+    const colibri_tensor *t = &item->entry->t;
+    int64_t bytes = t->bytes + t->scale_bytes;
+    if (item->kind == ITEM_VECTOR)
+        return row > 0 ? bytes : 0;
+    if (item->kind == ITEM_SLICE)
+        return row > 0 ? (int64_t)((double)bytes * (double)item->rows / (double)t->rows) : 0;
+    return row < item->rows ? (int64_t)((double)bytes * (double)row / (double)item->rows) : bytes;
+}
+
+void colibri_loading_look(const colibri_loading *loading, colibri_loading *out)
+{
+    const _Atomic int64_t *total = (const _Atomic int64_t *)&loading->total;
+    const _Atomic int64_t *done = (const _Atomic int64_t *)&loading->done;
+    /* Done before total: then the total that it counts towards is seen, too. */
+    out->done = atomic_load_explicit(done, memory_order_acquire);
+    out->total = atomic_load_explicit(total, memory_order_relaxed);
+}
+
 static int32_t fail(clb_loader *loader, int32_t status)
 {
     loader->status = status;
@@ -315,6 +336,10 @@ static void run_task(void *context, int chunk, int worker)
     } else {
         status = run_converted(loader, task, (uint8_t *)(uintptr_t)item->w->data, &error);
     }
+    if (status == COLIBRI_OK && loader->loading != NULL)
+        atomic_fetch_add_explicit((_Atomic int64_t *)&loader->loading->done,
+                                  bytes_before(item, task->row1) - bytes_before(item, task->row0),
+                                  memory_order_release);
     int expected = 0;
     if (status != COLIBRI_OK && atomic_compare_exchange_strong(&job->failed, &expected, 1)) {
         job->status = status;
@@ -401,6 +426,14 @@ int32_t clb_load_run(clb_loader *loader, clb_pool *pool, uint8_t *dense, uint8_t
             continue;
         for (int64_t row = 0; row < end; row += per)
             tasks[n++] = (load_task){item, row, row + per < end ? row + per : end};
+    }
+    int64_t total = 0;
+    for (int64_t i = 0; i < n; i++)
+        total += bytes_before(tasks[i].item, tasks[i].row1) - bytes_before(tasks[i].item, tasks[i].row0);
+    if (loader->loading != NULL) {
+        /* A caller may open again with the same place, after a refusal. */
+        atomic_store_explicit((_Atomic int64_t *)&loader->loading->done, 0, memory_order_relaxed);
+        atomic_store_explicit((_Atomic int64_t *)&loader->loading->total, total, memory_order_relaxed);
     }
     job->loader = loader;
     job->tasks = tasks;

@@ -21,8 +21,9 @@ typedef struct {
     struct clb_load_item *items;
     int64_t n_items;
     int64_t capacity;
-    int64_t bytes[2]; /* to allocate: [0] dense, [1] experts */
-    int32_t region;   /* where the next items go: 0 dense, 1 experts */
+    int64_t bytes[2];         /* to allocate: [0] dense, [1] experts */
+    int32_t region;           /* where the next items go: 0 dense, 1 experts */
+    colibri_loading *loading; /* told how far clb_load_run is; NULL = nobody looks */
 } clb_loader;
 
 /* Format conversions at load; 0 = as stored. */

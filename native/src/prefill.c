@@ -43,7 +43,7 @@ static void resume_parked(colibri_session *session, const int32_t *tokens, int32
     clb_chunk *chunk = &session->chunk;
     if (chunk->n == 0)
         return;
-    int same = n >= chunk->tokens &&
+    int same = chunk->unfilled == 0 && n >= chunk->tokens &&
                memcmp(session->tokens + session->length, tokens, (size_t)chunk->tokens * sizeof *tokens) == 0;
     /* Behind the head the trunk's rows are gone, and with them the logits of all but the last one. */
     int past_head = chunk->drafting || chunk->phase == CLB_PHASE_JOIN;
@@ -145,11 +145,10 @@ int64_t clb_slice_bytes(const colibri_engine *engine, int32_t tokens)
     return (int64_t)clb_os_size((size_t)scratch);
 }
 
-static int32_t start_chunk(colibri_session *session, const clb_error *error)
+int32_t clb_chunk_open(colibri_session *session, int32_t n, const clb_error *error)
 {
     colibri_engine *engine = session->engine;
     clb_chunk *chunk = &session->chunk;
-    int32_t n = session->pending < engine->prefill_chunk ? session->pending : engine->prefill_chunk;
     int32_t status = clb_session_reserve(session, session->length + n, error);
     if (status != COLIBRI_OK)
         return status;
@@ -174,6 +173,12 @@ static int32_t start_chunk(colibri_session *session, const clb_error *error)
     clb_embed(engine, session->tokens + session->length, chunk->x, n);
     clb_rope_table(engine, chunk->rope, session->length, n);
     return COLIBRI_OK;
+}
+
+static int32_t start_chunk(colibri_session *session, const clb_error *error)
+{
+    int32_t most = session->engine->prefill_chunk;
+    return clb_chunk_open(session, session->pending < most ? session->pending : most, error);
 }
 
 /* Rows [row, row+n) of a chunk as a batch of their own. */
@@ -314,7 +319,9 @@ static int32_t finish_chunk(colibri_session *session, const clb_error *error)
         if (logits == NULL)
             return clb_fail(error, COLIBRI_ERROR_MEMORY, "no memory for the logits");
         clb_scratch_reset(&engine->scratch);
+        clb_clock_lap(engine, COLIBRI_TIME_OTHER);
         int32_t status = clb_head(engine, chunk->last, 1, logits, n > 1, error);
+        clb_clock_lap(engine, COLIBRI_TIME_HEAD);
         if (status != COLIBRI_OK)
             return status;
     }
@@ -524,6 +531,8 @@ static int32_t run_slice(colibri_session *session, step_limit *limit, const clb_
         status = sparse ? engine->family->route(engine, &rows, layer, chunk->h + at, chunk->ids + choice,
                                                 chunk->weights + choice, error)
                         : engine->family->mlp(engine, &rows, layer, error);
+        if (sparse && status == COLIBRI_OK)
+            clb_count_routed(engine, &rows, layer, chunk->ids + choice);
         break;
     case CLB_PHASE_FINISH:
         status = clb_moe_finish(engine, &moe, chunk->h + at, chunk->sum + at, n, rows.x, error);
@@ -545,6 +554,22 @@ static int32_t run_slice(colibri_session *session, step_limit *limit, const clb_
         clb_plant_nan(engine, &rows, layer);
     chunk->row += n;
     return chunk->row < chunk->n ? COLIBRI_OK : end_phase(session, &moe, sparse, error);
+}
+
+/* What a slice of a phase spends its time on. */
+static int32_t time_of(int32_t phase)
+{
+    switch (phase) {
+    case CLB_PHASE_ATTEND:
+        return COLIBRI_TIME_ATTENTION;
+    case CLB_PHASE_EXPERTS:
+    case CLB_PHASE_FINISH:
+        return COLIBRI_TIME_EXPERTS;
+    case CLB_PHASE_HEAD:
+        return COLIBRI_TIME_HEAD;
+    default:
+        return COLIBRI_TIME_OTHER;
+    }
 }
 
 /* Takes up a chunk after other sessions' steps: one of them may share its KV blocks by now, and the store has
@@ -573,6 +598,8 @@ int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_p
     step_limit limit = {.stop = max_ms > 0 ? clb_os_seconds() + (double)max_ms * 1e-3 : 0,
                         .single = max_ms < 0};
     int64_t read = atomic_load(&engine->store.bytes_read);
+    clb_clock_start(engine, COLIBRI_PHASE_PREFILL);
+    engine->store.quiet = session->routed != NULL;
     int32_t status = resume_chunk(session, &error);
     while (status == COLIBRI_OK) {
         if (atomic_exchange(&session->cancel, 0)) {
@@ -585,15 +612,20 @@ int32_t colibri_prefill_step(colibri_session *session, int32_t max_ms, colibri_p
             status = start_chunk(session, &error);
         if (status == COLIBRI_OK) {
             read_ahead(session);
+            int32_t phase = session->chunk.phase;
+            clb_clock_lap(engine, COLIBRI_TIME_OTHER);
             status = run_slice(session, &limit, &error);
+            clb_clock_lap(engine, time_of(phase));
         }
         limit.slices++;
         if (session->pending == 0 || limit.over || limit.single ||
-            (limit.stop > 0 && clb_os_seconds() >= limit.stop))
+            (limit.stop > 0 && clb_os_seconds() >= limit.stop) ||
+            (session->pause_between && clb_chunk_between(session)))
             break;
     }
     clb_store_forget(&engine->store);
     session->bytes_read += atomic_load(&engine->store.bytes_read) - read;
+    clb_clock_stop(engine);
     if (progress != NULL)
         *progress = clb_prefill_progress(session, status == COLIBRI_OK && session->pending == 0);
     /* After a failed read or a cancel the chunk is as it was after its last slice. */

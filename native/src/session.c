@@ -73,6 +73,11 @@ void clb_session_park(colibri_session *session)
         return;
     }
     end_pending(session);
+    clb_session_add_parked(session);
+}
+
+void clb_session_add_parked(colibri_session *session)
+{
     colibri_session **at = &session->engine->parked;
     while (*at != NULL)
         at = &(*at)->next_parked;
@@ -99,7 +104,9 @@ int clb_session_drop_oldest(colibri_engine *engine)
 
 int32_t colibri_session_parked(const colibri_session *session)
 {
-    return session != NULL && session->pending == 0 && session->chunk.n > 0 ? session->chunk.tokens : 0;
+    return session != NULL && session->pending == 0 && session->chunk.n > 0 && session->chunk.unfilled == 0
+               ? session->chunk.tokens
+               : 0;
 }
 
 void colibri_session_close(colibri_session *session)
@@ -112,6 +119,7 @@ void colibri_session_close(colibri_session *session)
     free(session->tokens);
     free(session->logits);
     free(session->hidden);
+    free(session->routed);
     free(session);
 }
 

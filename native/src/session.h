@@ -46,6 +46,8 @@ int32_t clb_check_tokens(const colibri_engine *engine, const int32_t *tokens, in
                          const clb_error *error);
 /* Counts a finished piece of work, so that a watchdog sees the difference between slow and stuck. */
 void clb_note_progress(colibri_engine *engine);
+/* A session that counts notes what its rows chose: ids [n][experts_per_token] (routed.c). */
+void clb_count_routed(colibri_engine *engine, const clb_batch *batch, int32_t layer, const int32_t *ids);
 /* Tests: turns position 3 into NaN after layer 1 if that fault is planted. */
 void clb_plant_nan(const colibri_engine *engine, const clb_batch *batch, int32_t layer);
 
@@ -55,6 +57,14 @@ float *clb_session_logit_rows(colibri_session *session, int32_t rows);
 void clb_session_logits_done(colibri_session *session, int32_t rows);
 /* Logits of the session as it was when it held `length` tokens, or NULL. */
 const float *clb_session_logits_at(const colibri_session *session, int32_t length);
+
+/* ---- chunks (prefill.c, chunk.c) ---- */
+/* KV blocks and memory for a chunk of n tokens, which lie behind the session's length, and its first rows. */
+int32_t clb_chunk_open(colibri_session *session, int32_t n, const clb_error *error);
+/* Whether the chunk's rows can leave the engine now. */
+int clb_chunk_between(const colibri_session *session);
+/* Puts a chunk without pending tokens at the end of those that are parked. */
+void clb_session_add_parked(colibri_session *session);
 
 /* ---- progress (progress.c) ---- */
 /* Share of the announced work that is done. */

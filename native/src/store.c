@@ -193,12 +193,26 @@ int32_t clb_store_stream(clb_store *store, const clb_table *table, clb_pool *poo
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
+/* Where an expert is at the moment in which it is asked for. */
+static int32_t where_found(const clb_store *store, const clb_store_item *item)
+{
+    if (!store->streaming)
+        return COLIBRI_FOUND_RESIDENT;
+    if (item->guessed)
+        return COLIBRI_FOUND_GUESSED;
+    /* One that is still on its way without a guess was begun for a request that has failed. */
+    if (item->state != ITEM_READY)
+        return item->state == ITEM_READING && item->warmed ? COLIBRI_FOUND_WARM : COLIBRI_FOUND_DISK;
+    return item->warmed ? COLIBRI_FOUND_WARM : COLIBRI_FOUND_CACHED;
+}
+
 static void count_lookup(clb_store *store, int32_t number)
 {
+    clb_store_item *item = &store->items[number];
+    atomic_fetch_add_explicit(&item->asked, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&store->lookups, 1, memory_order_relaxed);
-    if (!store->streaming)
-        return;
-    if (store->items[number].state == ITEM_ABSENT)
+    atomic_fetch_add_explicit(&store->found[store->phase][where_found(store, item)], 1, memory_order_relaxed);
+    if (store->streaming && item->state == ITEM_ABSENT)
         atomic_fetch_add_explicit(&store->misses, 1, memory_order_relaxed);
 }
 
@@ -264,7 +278,7 @@ int32_t clb_store_request(clb_store *store, int32_t layer, const int32_t *expert
     /* Reads that a failure has left in flight belong to the past: they may fail without harm. */
     store->n_requests += rows > 0 || store->failed >= 0;
     store->failed = -1;
-    int counts = rows > 0 && !clb_policy_is_scan(store->n_experts, n, rows);
+    int counts = rows > 0 && !store->quiet && !clb_policy_is_scan(store->n_experts, n, rows);
     if (rows > 0 && store->trace_room > 0)
         clb_store_record(store, layer, experts, n, rows);
     if (rows > 0 && store->streaming)

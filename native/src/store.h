@@ -25,6 +25,7 @@
 
 #include <stdatomic.h>
 
+#include "clock.h"
 #include "error.h"
 #include "io.h"
 #include "policy.h"
@@ -58,6 +59,8 @@ enum {
     CLB_NEXT_ORDER = 1,   /* in the order of the request; waits */
     CLB_NEXT_IF_READY = 2 /* in the order of the request; 0 if the next one is not ready yet */
 };
+
+#define CLB_FOUND 5 /* colibri_found */
 
 struct clb_store_item;
 struct clb_store_class;
@@ -129,6 +132,9 @@ typedef struct {
     _Atomic int64_t slot_bytes; /* all slots */
     _Atomic int32_t n_slots;
     _Atomic int32_t n_cached; /* slots that hold or await an expert */
+    int32_t phase;            /* colibri_phase of the step that asks */
+    int32_t quiet;            /* 1 = the step that asks leaves no use counts */
+    _Atomic int64_t found[CLB_PHASES][CLB_FOUND];
     _Atomic int64_t lookups;
     _Atomic int64_t misses;
     _Atomic int64_t bytes_read;
@@ -196,6 +202,9 @@ void clb_store_read_on(clb_store *store);
 void clb_store_tick(clb_store *store);
 /* Decode steps that asked for an expert; layer as in clb_store_slot. Any thread. */
 int64_t clb_store_uses(const clb_store *store, int32_t layer, int32_t expert);
+/* Requests that asked for an expert, and where it is now (colibri_tier). Any thread. */
+uint32_t clb_store_asked(const clb_store *store, int32_t layer, int32_t expert);
+int32_t clb_store_tier(const clb_store *store, int32_t layer, int32_t expert);
 /* What was learnt before, as clb_policy_recall takes it: forecast and warm-up start from it. */
 int32_t clb_store_recall(clb_store *store, const int64_t *counts, const double *steps,
                          const clb_error *error);

@@ -13,6 +13,8 @@ typedef struct clb_store_item {
     clb_expert expert;           /* first: what is leased is a pointer to it */
     const clb_entry *entries[3]; /* gate, up, down */
     _Atomic uint32_t uses;       /* decode steps that asked for it */
+    _Atomic uint32_t asked;      /* requests of any kind that did */
+    _Atomic int32_t seen;        /* `state`, for other threads */
     int32_t class_index;
     int32_t slot; /* in its class, -1 = none */
     int32_t state;
@@ -60,6 +62,12 @@ typedef struct {
     int64_t at; /* of the aligned superset, in the buffer */
 } clb_range;
 
+/* The item's state, also as other threads see it. */
+static inline void clb_item_set_state(clb_store_item *item, int32_t state)
+{
+    item->state = state;
+    atomic_store_explicit(&item->seen, state, memory_order_relaxed);
+}
 /* The expert's spans with neighbours merged, ascending. Returns how many. */
 int32_t clb_item_ranges(const clb_store_item *item, clb_range out[CLB_MAX_RANGES]);
 /* Whether the expert may be read straight into a slot. */

@@ -267,7 +267,7 @@ static void arrive(clb_store *store, int32_t number)
     if (store->options.fault == CLB_FAULT_EXPERT_BYTE ||
         (store->options.fault == CLB_FAULT_WARM_BYTE && item->warmed))
         *(uint8_t *)(uintptr_t)item->expert.gate.data ^= 0x5a;
-    item->state = ITEM_READY;
+    clb_item_set_state(item, ITEM_READY);
     clb_policy_changed(&store->policy, number / store->n_experts);
     atomic_fetch_add_explicit(&store->bytes_read, clb_item_bytes(item), memory_order_relaxed);
 }
@@ -338,7 +338,7 @@ int clb_store_start_read(clb_store *store, int32_t number, int32_t order)
     int32_t slot = clb_store_take_slot(store, number, order);
     if (slot < 0)
         return 0;
-    item->state = ITEM_READING;
+    clb_item_set_state(item, ITEM_READING);
     item->request = store->n_requests;
     item->warmed = order == CLB_ORDER_WARM;
     item->staging = direct ? NULL : store->staging[--store->n_staging];

@@ -38,7 +38,7 @@ void clb_store_give_up(clb_store *store, int32_t number)
     class->n_used--;
     class->vacant[class->n_slots - class->n_used - 1] = item->slot;
     atomic_fetch_sub_explicit(&store->n_cached, 1, memory_order_relaxed);
-    item->state = ITEM_ABSENT;
+    clb_item_set_state(item, ITEM_ABSENT);
     item->slot = -1;
     item->expert.gate.data = item->expert.up.data = item->expert.down.data = NULL;
     clb_policy_changed(&store->policy, number / store->n_experts);

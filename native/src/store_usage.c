@@ -13,6 +13,27 @@ int64_t clb_store_uses(const clb_store *store, int32_t layer, int32_t expert)
     return (int64_t)atomic_load_explicit(&item->uses, memory_order_relaxed);
 }
 
+uint32_t clb_store_asked(const clb_store *store, int32_t layer, int32_t expert)
+{
+    const clb_store_item *item = &store->items[(int64_t)layer * store->n_experts + expert];
+    return atomic_load_explicit(&item->asked, memory_order_relaxed);
+}
+
+int32_t clb_store_tier(const clb_store *store, int32_t layer, int32_t expert)
+{
+    const clb_store_item *item = &store->items[(int64_t)layer * store->n_experts + expert];
+    if (!store->streaming)
+        return COLIBRI_TIER_RAM;
+    switch (atomic_load_explicit(&item->seen, memory_order_relaxed)) {
+    case ITEM_READY:
+        return COLIBRI_TIER_RAM;
+    case ITEM_READING:
+        return COLIBRI_TIER_READING;
+    default:
+        return COLIBRI_TIER_DISK;
+    }
+}
+
 /* ---- warm-up ------------------------------------------------------------------------------- */
 
 typedef struct {

@@ -21,14 +21,13 @@ static int64_t n_counts(const colibri_engine *engine)
     return ((int64_t)g->n_layers + g->n_mtp_layers) * g->n_experts;
 }
 
-static int32_t check_counts(const colibri_engine *engine, const int64_t *counts, int64_t n,
+static int32_t check_counts(const colibri_engine *engine, const void *counts, int64_t n, const char *what,
                             const clb_error *error)
 {
     if (engine != NULL && counts != NULL && n == n_counts(engine))
         return COLIBRI_OK;
     return clb_fail(error, COLIBRI_ERROR_INVALID,
-                    "use counts: %" PRId64
-                    " numbers given, one for each expert of each layer needed: %" PRId64,
+                    "%s: %" PRId64 " numbers given, one for each expert of each layer needed: %" PRId64, what,
                     n, engine != NULL ? n_counts(engine) : 0);
 }
 
@@ -36,7 +35,7 @@ int32_t colibri_engine_usage(const colibri_engine *engine, int64_t *counts, int6
                              size_t err_len)
 {
     const clb_error error = {err, err_len};
-    int32_t status = check_counts(engine, counts, n, &error);
+    int32_t status = check_counts(engine, counts, n, "use counts", &error);
     if (status != COLIBRI_OK)
         return status;
     int32_t n_experts = engine->geometry.n_experts;
@@ -47,11 +46,33 @@ int32_t colibri_engine_usage(const colibri_engine *engine, int64_t *counts, int6
     return COLIBRI_OK;
 }
 
+int32_t colibri_engine_experts(const colibri_engine *engine, uint8_t *tiers, uint32_t *asked, int64_t n,
+                               char *err, size_t err_len)
+{
+    const clb_error error = {err, err_len};
+    const void *out = tiers != NULL ? (const void *)tiers : asked;
+    int32_t status = check_counts(engine, out, n, "places of experts", &error);
+    if (status != COLIBRI_OK)
+        return status;
+    int32_t n_experts = engine->geometry.n_experts;
+    for (int64_t i = 0; i < n; i += n_experts) {
+        int32_t layer = store_layer(engine, (int32_t)(i / n_experts));
+        for (int32_t e = 0; e < n_experts; e++) {
+            if (tiers != NULL)
+                tiers[i + e] =
+                    (uint8_t)(layer < 0 ? COLIBRI_TIER_NONE : clb_store_tier(&engine->store, layer, e));
+            if (asked != NULL)
+                asked[i + e] = layer < 0 ? 0 : clb_store_asked(&engine->store, layer, e);
+        }
+    }
+    return COLIBRI_OK;
+}
+
 int32_t colibri_engine_set_usage(colibri_engine *engine, const int64_t *counts, int64_t n, char *err,
                                  size_t err_len)
 {
     const clb_error error = {err, err_len};
-    int32_t status = check_counts(engine, counts, n, &error);
+    int32_t status = check_counts(engine, counts, n, "use counts", &error);
     if (status != COLIBRI_OK)
         return status;
     int32_t n_experts = engine->geometry.n_experts, n_layers = engine->store.n_layers;

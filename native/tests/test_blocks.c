@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../src/engine.h"
 #include "hybrid_family.h"
 #include "test.h"
 #include "tiny_model.h"
@@ -77,21 +78,25 @@ static void empty(timeline *t)
     t->n = 0;
 }
 
-static void move_blocks(colibri_engine *engine, timeline *from, timeline *to)
+/* The first `n` tokens of `from`, the last block only partly used, if need be. */
+static void move_blocks(colibri_engine *engine, timeline *from, timeline *to, int32_t n)
 {
     char err[256];
     int64_t bytes = colibri_engine_block_bytes(engine);
     uint8_t *data = malloc((size_t)bytes);
     empty(to);
-    for (int32_t b = 0; b < from->n / SPAN; b++) {
-        CHECK(colibri_session_export_block(from->session, b, data, bytes, err, sizeof err) == COLIBRI_OK);
-        CHECK_MSG(colibri_session_import_block(to->session, from->tokens + b * SPAN, SPAN, data, bytes, err,
+    for (int32_t at = 0; at < n; at += SPAN) {
+        int32_t most = n - at < SPAN ? n - at : SPAN;
+        CHECK(colibri_session_export_block(from->session, at / SPAN, data, bytes, err, sizeof err) ==
+              COLIBRI_OK);
+        CHECK_MSG(colibri_session_import_block(to->session, from->tokens + at, most, data, bytes, err,
                                                sizeof err) == COLIBRI_OK,
                   "import: %s", err);
     }
     free(data);
+    CHECK(colibri_session_draftless(to->session) == 0);
     /* With windows the last blocks may lack what a token behind them sees. */
-    int32_t usable = colibri_session_reusable(to->session, from->n / SPAN * SPAN);
+    int32_t usable = colibri_session_reusable(to->session, n);
     CHECK(colibri_session_truncate(to->session, usable, err, sizeof err) == COLIBRI_OK);
     take_tokens(to, from, usable);
 }
@@ -153,8 +158,10 @@ static int walk(const tiny_model *m, int32_t fault, uint64_t seed, int steps)
             }
             break;
         default:
-            if (other != t)
-                move_blocks(engine, t, other);
+            if (other != t) {
+                int32_t part = (int32_t)(test_random(&seed) % (uint64_t)(t->n + 1));
+                move_blocks(engine, t, other, test_random(&seed) % 2 == 0 ? t->n : part);
+            }
             break;
         }
         int32_t held[CONTEXT];
@@ -167,6 +174,157 @@ static int walk(const tiny_model *m, int32_t fault, uint64_t seed, int steps)
     CHECK(kv_bytes(engine) == 0);
     colibri_engine_close(engine);
     return differences;
+}
+
+/* ---- chunks ---- */
+
+#define CHUNK 150
+#define BEFORE 70
+#define PROMPT 320
+
+/* Copies what `from` has of its unfinished chunk into `to`, which gets the tokens before it too. `skip`: a
+ * piece that stays behind, -2 = none. Returns the layers of the chunk. */
+static int32_t move_chunk(const timeline *from, timeline *to, int32_t skip)
+{
+    char err[256];
+    const colibri_engine *engine = from->session->engine;
+    colibri_chunk chunk = {.struct_size = sizeof chunk};
+    colibri_session_chunk(from->session, &chunk);
+    CHECK(chunk.first == from->n && chunk.tokens > 0 && chunk.between == 1);
+    take_tokens(to, from, from->n);
+    int64_t bytes = colibri_engine_block_bytes(engine);
+    uint8_t *data = malloc((size_t)bytes);
+    for (int32_t at = 0; at < from->n; at += SPAN) {
+        int32_t n = from->n - at < SPAN ? from->n - at : SPAN;
+        CHECK(colibri_session_export_block(from->session, at / SPAN, data, bytes, err, sizeof err) ==
+              COLIBRI_OK);
+        CHECK(colibri_session_import_block(to->session, from->tokens + at, n, data, bytes, err, sizeof err) ==
+              COLIBRI_OK);
+    }
+    free(data);
+    CHECK_MSG(colibri_session_import_chunk(to->session, from->tokens + from->n, chunk.tokens, chunk.layers,
+                                           err, sizeof err) == COLIBRI_OK,
+              "%s", err);
+    for (int32_t i = 0; i <= chunk.layers; i++) {
+        int32_t piece = i < chunk.layers ? i : -1;
+        bytes = colibri_session_chunk_bytes(from->session, piece);
+        CHECK(bytes > 0 && bytes == colibri_session_chunk_bytes(to->session, piece));
+        CHECK(colibri_session_parked(to->session) == 0);
+        data = calloc(1, (size_t)bytes);
+        CHECK(colibri_session_export_chunk(from->session, piece, data, bytes, err, sizeof err) == COLIBRI_OK);
+        if (piece == skip)
+            memset(data, 0, (size_t)bytes);
+        CHECK(colibri_session_fill_chunk(to->session, piece, data, bytes - 1, err, sizeof err) ==
+              COLIBRI_ERROR_INVALID);
+        CHECK(colibri_session_fill_chunk(to->session, piece - 1, data, bytes, err, sizeof err) ==
+              COLIBRI_ERROR_INVALID);
+        CHECK_MSG(colibri_session_fill_chunk(to->session, piece, data, bytes, err, sizeof err) == COLIBRI_OK,
+                  "%s", err);
+        CHECK(colibri_session_fill_chunk(to->session, piece, data, bytes, err, sizeof err) ==
+              COLIBRI_ERROR_INVALID);
+        free(data);
+    }
+    CHECK(colibri_session_parked(to->session) == chunk.tokens);
+    CHECK(colibri_session_length(to->session) == from->n);
+    return chunk.layers;
+}
+
+/* Stops at each place where a chunk can leave, moves it, and ends the prompt there. Returns how many ended
+ * with other logits than the prompt read in one piece. */
+static int chunks_move(const tiny_model *m, int32_t skip, int *moved)
+{
+    char err[256];
+    int wrong = 0;
+    *moved = 0;
+    for (int32_t stop = 1, there = 1; there; stop++) {
+        colibri_engine_options options = {.threads = 1, .context = CONTEXT, .prefill_chunk = CHUNK};
+        colibri_engine *engine = tiny_model_open(m, &options);
+        colibri_engine *other = tiny_model_open(m, &options);
+        timeline from = {0}, to = {0};
+        CHECK(colibri_session_create(engine, &from.session, err, sizeof err) == COLIBRI_OK);
+        CHECK(colibri_session_create(other, &to.session, err, sizeof err) == COLIBRI_OK);
+        for (int32_t i = 0; i < PROMPT; i++)
+            from.tokens[i] = to.tokens[i] = (i * 7 + i / 11) % VOCAB;
+        from.n = BEFORE;
+        append(from.session, from.tokens, BEFORE);
+        colibri_session_pause(from.session, 1);
+        CHECK(colibri_prefill_start(from.session, from.tokens + BEFORE, PROMPT - BEFORE, NULL, err,
+                                    sizeof err) == COLIBRI_OK);
+        colibri_prefill_progress progress = {0};
+        for (int32_t i = 0; i < stop && !progress.finished; i++)
+            CHECK(colibri_prefill_step(from.session, 0, &progress, err, sizeof err) == COLIBRI_OK);
+        there = !progress.finished;
+        if (there) {
+            from.n = colibri_session_length(from.session);
+            CHECK(move_chunk(&from, &to, skip) > 0);
+            (*moved)++;
+            int32_t layer = 0;
+            CHECK(colibri_prefill_start(to.session, to.tokens + from.n, PROMPT - from.n, NULL, err,
+                                        sizeof err) == COLIBRI_OK);
+            CHECK(colibri_prefill_step(to.session, -1, &progress, err, sizeof err) == COLIBRI_OK);
+            layer = progress.layer;
+            CHECK_MSG(layer > 0, "the chunk began anew");
+            while (!progress.finished)
+                CHECK(colibri_prefill_step(to.session, 0, &progress, err, sizeof err) == COLIBRI_OK);
+            to.n = PROMPT;
+            wrong += differs_from_alone(other, &to);
+        }
+        colibri_session_close(from.session);
+        colibri_session_close(to.session);
+        CHECK(kv_bytes(engine) == 0 && kv_bytes(other) == 0);
+        colibri_engine_close(engine);
+        colibri_engine_close(other);
+    }
+    return wrong;
+}
+
+static void chunks_leave_and_come_back(const tiny_model *m)
+{
+    int moved, broken;
+    int wrong = chunks_move(m, -2, &moved);
+    /* PROMPT tokens behind BEFORE are two chunks. */
+    CHECK_MSG(wrong == 0 && moved >= 2, "family %d: %d of %d chunks came back changed", m->geometry.family,
+              wrong, moved);
+    CHECK_MSG(chunks_move(m, -1, &broken) > 0, "family %d: lost rows were not noticed", m->geometry.family);
+    CHECK_MSG(chunks_move(m, 0, &broken) > 0, "family %d: a lost layer was not noticed", m->geometry.family);
+}
+
+static void chunks_are_refused_and_dropped(const tiny_model *m)
+{
+    char err[256] = "";
+    colibri_engine_options options = {.threads = 1, .context = CONTEXT, .prefill_chunk = CHUNK};
+    colibri_engine *engine = tiny_model_open(m, &options);
+    int32_t tokens[CONTEXT] = {0}, last = m->geometry.n_layers;
+    colibri_session *s = NULL;
+    colibri_chunk chunk = {.struct_size = sizeof chunk};
+    CHECK(colibri_session_create(engine, &s, err, sizeof err) == COLIBRI_OK);
+    colibri_session_chunk(s, &chunk);
+    CHECK(chunk.tokens == 0 && colibri_session_chunk_bytes(s, 0) == 0);
+    CHECK(colibri_session_export_chunk(s, 0, tokens, 4, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    CHECK(colibri_session_fill_chunk(s, 0, tokens, 4, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    CHECK(colibri_session_import_chunk(s, tokens, CHUNK + 1, 1, err, sizeof err) == COLIBRI_ERROR_MEMORY);
+    CHECK(colibri_session_import_chunk(s, tokens, 0, 1, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    CHECK(colibri_session_import_chunk(s, tokens, CHUNK, 0, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    CHECK(colibri_session_import_chunk(s, tokens, CHUNK, last, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    tokens[5] = VOCAB;
+    CHECK(colibri_session_import_chunk(s, tokens, CHUNK, last - 1, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    tokens[5] = 0;
+    append(s, tokens, CONTEXT - CHUNK + 1);
+    int32_t layer = last - 1;
+    while (layer > 1 && m->geometry.layer_indexer != NULL && !m->geometry.layer_indexer[layer])
+        layer--;
+    CHECK(colibri_session_import_chunk(s, tokens, CHUNK, layer, err, sizeof err) == COLIBRI_ERROR_CONTEXT);
+    /* One that is never filled is nobody's: the next prompt begins anew. */
+    CHECK(colibri_session_truncate(s, 10, err, sizeof err) == COLIBRI_OK);
+    CHECK_MSG(colibri_session_import_chunk(s, tokens, CHUNK, layer, err, sizeof err) == COLIBRI_OK, "%s",
+              err);
+    CHECK(engine->n_chunks == 1 && colibri_session_parked(s) == 0);
+    append(s, tokens, CHUNK);
+    CHECK(engine->n_chunks == 0 && engine->parked == NULL && colibri_session_length(s) == 10 + CHUNK);
+    CHECK(colibri_session_import_chunk(s, tokens, CHUNK, layer, err, sizeof err) == COLIBRI_OK);
+    colibri_session_close(s);
+    CHECK(engine->n_chunks == 0 && engine->parked == NULL && kv_bytes(engine) == 0);
+    colibri_engine_close(engine);
 }
 
 static void a_shared_prompt_is_held_once(const tiny_model *m)
@@ -209,12 +367,14 @@ static void refusals_change_nothing(const tiny_model *m)
     CHECK(colibri_session_fork(a, -1, b, err, sizeof err) == COLIBRI_ERROR_INVALID);
     CHECK(colibri_session_fork(a, 5, a, err, sizeof err) == COLIBRI_ERROR_INVALID);
     CHECK(colibri_session_fork(b, 0, a, err, sizeof err) == COLIBRI_ERROR_INVALID);
-    CHECK(colibri_session_export_block(a, 0, data, bytes, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    CHECK(colibri_session_export_block(a, 1, data, bytes, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    CHECK(colibri_session_export_block(b, 0, data, bytes, err, sizeof err) == COLIBRI_ERROR_INVALID);
     CHECK(colibri_session_export_block(a, -1, data, bytes, err, sizeof err) == COLIBRI_ERROR_INVALID);
     CHECK(colibri_session_import_block(a, tokens, SPAN, data, bytes, err, sizeof err) ==
           COLIBRI_ERROR_INVALID);
-    CHECK(colibri_session_import_block(b, tokens, SPAN - 1, data, bytes, err, sizeof err) ==
+    CHECK(colibri_session_import_block(b, tokens, SPAN + 1, data, bytes, err, sizeof err) ==
           COLIBRI_ERROR_INVALID);
+    CHECK(colibri_session_import_block(b, tokens, 0, data, bytes, err, sizeof err) == COLIBRI_ERROR_INVALID);
     CHECK(colibri_session_import_block(b, tokens, SPAN, data, bytes - 1, err, sizeof err) ==
           COLIBRI_ERROR_INVALID);
     tokens[3] = VOCAB;
@@ -226,6 +386,9 @@ static void refusals_change_nothing(const tiny_model *m)
     CHECK(colibri_session_import_block(b, tokens, SPAN, data, bytes, err, sizeof err) == COLIBRI_OK);
     CHECK(colibri_session_import_block(b, tokens, SPAN, data, bytes, err, sizeof err) ==
           COLIBRI_ERROR_CONTEXT);
+    CHECK(colibri_session_import_block(b, tokens, 5, data, bytes, err, sizeof err) == COLIBRI_OK);
+    CHECK(colibri_session_import_block(b, tokens, 5, data, bytes, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    CHECK(colibri_session_length(b) == 2 * SPAN + 5);
     colibri_session_close(a);
     colibri_session_close(b);
     colibri_engine_close(engine);
@@ -342,6 +505,8 @@ int main(void)
         else
             a_shared_prompt_is_held_once(m);
         refusals_change_nothing(m);
+        chunks_leave_and_come_back(m);
+        chunks_are_refused_and_dropped(m);
         the_budget_bounds_all_sessions_together(m);
         the_layout_is_named(m);
         tiny_model_destroy(m);

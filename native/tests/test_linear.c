@@ -513,6 +513,7 @@ static void half_formats_convert_exactly(void)
 static void best_instruction_set_has_a_table(void)
 {
     const clb_kernels *best = clb_kernels_get(COLIBRI_ISA_AUTO);
+    CHECK(colibri_cpu_is_supported() == 1);
     CHECK(best != NULL && clb_kernels_get(COLIBRI_ISA_BASELINE) != NULL);
     CHECK(colibri_cpu_has_isa(colibri_cpu_best_isa()) == 1);
     CHECK(colibri_cpu_has_isa(99) == 0 && clb_kernels_get(99) == NULL && clb_kernels_get(-1) == NULL);

@@ -199,6 +199,9 @@ static void refusals_leave_the_session_alone(const tiny_model *m)
     CHECK(colibri_prefill_start(session, prompt, 5, NULL, err, sizeof err) == COLIBRI_ERROR_CONTEXT &&
           err[0]);
     CHECK(colibri_decode(&session, outside + 1, 1, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    if (m->geometry.n_experts == 0) {
+        CHECK(colibri_session_count(session, 0, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    }
     CHECK(colibri_decode(twice, prompt, 2, err, sizeof err) == COLIBRI_ERROR_INVALID);
     CHECK(colibri_session_truncate(session, 61, err, sizeof err) == COLIBRI_ERROR_INVALID);
     CHECK(colibri_session_truncate(session, -1, err, sizeof err) == COLIBRI_ERROR_INVALID);
@@ -278,6 +281,82 @@ static void the_sampler_is_greedy_seeded_and_masked(const tiny_model *m)
     colibri_engine_close(engine);
 }
 
+/* Counts of a session that holds COUNTED tokens of the prompt, counted from position FROM on: the first ones
+ * prefilled in pieces, the rest decoded, beside a session that does not count if `mate` is set. */
+enum { COUNTED = 40, FROM = 7, MOST_COUNTS = 64 * 16 };
+
+static int64_t all_counts(const tiny_model *m)
+{
+    return ((int64_t)m->geometry.n_layers + m->geometry.n_mtp_layers) * m->geometry.n_experts;
+}
+
+static void count_routed(const tiny_model *m, int32_t fault, int32_t prefilled, int32_t piece, int mate,
+                         uint32_t *counts, int64_t *uses)
+{
+    char err[256];
+    colibri_engine_options options = {.threads = 1, .context = 64, .fault = fault};
+    colibri_engine *engine = tiny_model_open(m, &options);
+    CHECK(engine != NULL);
+    if (engine == NULL) {
+        return;
+    }
+    colibri_session *session = create(engine);
+    colibri_session *other = create(engine);
+    CHECK(colibri_session_count(session, FROM, err, sizeof err) == COLIBRI_OK);
+    for (int32_t done = 0; done < prefilled; done += piece) {
+        prefill(session, prompt + done, prefilled - done < piece ? prefilled - done : piece, 0);
+    }
+    for (int32_t at = prefilled; at < COUNTED; at++) {
+        colibri_session *const both[] = {other, session};
+        const int32_t tokens[] = {prompt[COUNTED - at], prompt[at]};
+        CHECK(colibri_decode(mate ? both : both + 1, mate ? tokens : tokens + 1, mate ? 2 : 1, err,
+                             sizeof err) == COLIBRI_OK);
+    }
+    int64_t n = all_counts(m);
+    CHECK(colibri_session_counts(session, counts, n, err, sizeof err) == COLIBRI_OK);
+    CHECK(colibri_session_counts(session, counts, n - 1, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    CHECK(colibri_session_counts(other, counts, n, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    CHECK(colibri_engine_usage(engine, uses, n, err, sizeof err) == COLIBRI_OK);
+    CHECK(colibri_session_count(session, -1, err, sizeof err) == COLIBRI_OK);
+    CHECK(colibri_session_counts(session, counts, n, err, sizeof err) == COLIBRI_ERROR_INVALID);
+    colibri_session_close(session);
+    colibri_session_close(other);
+    colibri_engine_close(engine);
+}
+
+static void routed_experts_are_counted_exactly(const tiny_model *m, const char *what)
+{
+    static uint32_t expected[MOST_COUNTS];
+    static uint32_t found[MOST_COUNTS];
+    static int64_t uses[MOST_COUNTS];
+    const colibri_geometry *g = &m->geometry;
+    size_t bytes = (size_t)all_counts(m) * sizeof *expected;
+    count_routed(m, 0, 0, 1, 0, expected, uses);
+    for (int32_t layer = 0; layer < g->n_layers + g->n_mtp_layers; layer++) {
+        uint32_t sum = 0;
+        for (int32_t e = 0; e < g->n_experts; e++) {
+            sum += expected[layer * g->n_experts + e];
+            CHECK_MSG(uses[layer * g->n_experts + e] == 0, "%s: a session that counts was learnt from", what);
+        }
+        int32_t tokens = layer < g->n_layers && g->layer_sparse[layer] ? COUNTED - FROM : 0;
+        CHECK_MSG(sum == (uint32_t)(tokens * g->experts_per_token), "%s: layer %d counts %u", what, layer,
+                  sum);
+    }
+    static const int32_t pieces[] = {40, 1, 9};
+    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+        count_routed(m, 0, 30, pieces[i], (int)i, found, uses);
+        CHECK_MSG(memcmp(expected, found, bytes) == 0, "%s: pieces of %d changed the counts", what,
+                  pieces[i]);
+    }
+    int64_t learnt = 0;
+    for (int64_t i = 0; i < all_counts(m); i++) {
+        learnt += uses[i];
+    }
+    CHECK_MSG(learnt > 0, "%s: a step with a session that does not count left no use counts", what);
+    count_routed(m, 7, 30, 40, 0, found, uses); /* CLB_FAULT_ROUTED */
+    CHECK_MSG(memcmp(expected, found, bytes) != 0, "%s: the planted fault was not seen", what);
+}
+
 /* The invariance tests above can fail: a planted fault changes the bits. */
 static void a_planted_fault_is_seen(const tiny_model *m)
 {
@@ -319,6 +398,9 @@ int main(void)
             a_long_context_is_the_same_by_decode_and_by_prefill(m, models[i].what);
         }
         batch_mates_never_change_a_bit(m, models[i].what);
+        if (models[i].family == COLIBRI_FAMILY_GLM_MOE_DSA) {
+            routed_experts_are_counted_exactly(m, models[i].what);
+        }
         refusals_leave_the_session_alone(m);
         the_sampler_is_greedy_seeded_and_masked(m);
         a_planted_fault_is_seen(m);

@@ -8,14 +8,19 @@
  *              session decodes
  *   drafts     depths 1..3: the same tokens, greedy and seeded, resident and streaming
  *   usage      use counts known or not, cache warm or cold, shrunk in mid-run, trace on: the same bits
+ *   counters   where experts were found, where they are and where time went, also seen by another thread
  *   faults     a byte that arrives wrong must be noticed; a file cut off in mid-run is a named error and
  *              the engine goes on once it is whole again
  * COLIBRI_TEST_QUICK=1 runs fewer combinations, for emulated processors and sanitizers.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "colibri.h"
@@ -209,6 +214,13 @@ static int warm_up(colibri_engine *engine)
     return done;
 }
 
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 static colibri_engine_snapshot_t counters(const colibri_engine *engine)
 {
     colibri_engine_snapshot_t s = {.struct_size = sizeof s};
@@ -276,6 +288,153 @@ static void test_usage(const flatdump *dump, const source *from, const float *ex
 }
 
 /* R154: a cache made smaller in mid-run stays so, and answers stay the same. */
+/* Looks at everything that any thread may look at, until told to stop. */
+typedef struct {
+    const colibri_engine *engine;
+    int64_t n;
+    atomic_int stop;
+    _Atomic int64_t looks;
+    int64_t wrong;
+} onlooker;
+
+static void *look_on(void *context)
+{
+    onlooker *o = context;
+    char text[256];
+    uint8_t *tiers = malloc((size_t)o->n);
+    uint32_t *asked = malloc((size_t)o->n * sizeof *asked), *before = calloc((size_t)o->n, sizeof *before);
+    while (!atomic_load(&o->stop)) {
+        o->wrong += colibri_engine_experts(o->engine, tiers, asked, o->n, text, sizeof text) != COLIBRI_OK;
+        for (int64_t i = 0; i < o->n; i++) {
+            o->wrong += tiers[i] > COLIBRI_TIER_READING && tiers[i] != COLIBRI_TIER_NONE;
+            o->wrong += asked[i] < before[i];
+            before[i] = asked[i];
+        }
+        counters(o->engine);
+        atomic_fetch_add(&o->looks, 1);
+    }
+    free(tiers);
+    free(asked);
+    free(before);
+    return NULL;
+}
+
+static int64_t sum_of(const int64_t *values, int32_t n)
+{
+    int64_t sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += values[i];
+    return sum;
+}
+
+/* The counters of one engine after a run, beside what must hold between them. */
+static void check_counters(const colibri_engine *engine, int64_t n, int32_t n_experts)
+{
+    colibri_engine_snapshot_t s = counters(engine);
+    uint8_t *tiers = malloc((size_t)n);
+    uint32_t *asked = malloc((size_t)n * sizeof *asked);
+    int64_t *uses = malloc((size_t)n * sizeof *uses);
+    CHECK(colibri_engine_experts(engine, tiers, asked, n, err, sizeof err) == COLIBRI_OK);
+    CHECK(colibri_engine_usage(engine, uses, n, err, sizeof err) == COLIBRI_OK);
+    int64_t in_ram = 0, all_asked = 0, none = 0;
+    for (int64_t i = 0; i < n; i++) {
+        in_ram += tiers[i] == COLIBRI_TIER_RAM || tiers[i] == COLIBRI_TIER_READING;
+        none += tiers[i] == COLIBRI_TIER_NONE;
+        all_asked += asked[i];
+        CHECK((int64_t)asked[i] >= uses[i]);
+        CHECK(tiers[i] != COLIBRI_TIER_NONE || asked[i] == 0);
+        CHECK((tiers[i] == COLIBRI_TIER_NONE) == (tiers[i / n_experts * n_experts] == COLIBRI_TIER_NONE));
+    }
+    CHECK_MSG(in_ram == s.cached_experts, "%lld experts in memory, %lld counted", (long long)in_ram,
+              (long long)s.cached_experts);
+    CHECK(none < n);
+    CHECK(all_asked == s.expert_lookups);
+    CHECK_MSG(sum_of(s.found, 10) == s.expert_lookups, "%lld found of %lld", (long long)sum_of(s.found, 10),
+              (long long)s.expert_lookups);
+    const int64_t *prefill = s.found, *decode = s.found + 5;
+    CHECK(sum_of(prefill, 5) > 0 && sum_of(decode, 5) > 0);
+    if (s.streaming) {
+        CHECK(prefill[COLIBRI_FOUND_RESIDENT] == 0 && decode[COLIBRI_FOUND_RESIDENT] == 0);
+        CHECK(prefill[COLIBRI_FOUND_DISK] + decode[COLIBRI_FOUND_DISK] >= s.expert_misses);
+    } else {
+        CHECK(prefill[COLIBRI_FOUND_RESIDENT] + decode[COLIBRI_FOUND_RESIDENT] == s.expert_lookups);
+        CHECK(s.time_ns[COLIBRI_TIME_DISK] == 0 && s.time_ns[5 + COLIBRI_TIME_DISK] == 0);
+    }
+    CHECK_MSG(s.time_ns[COLIBRI_TIME_DISK] + s.time_ns[5 + COLIBRI_TIME_DISK] == s.disk_wait_ns,
+              "waited %lld and %lld of %lld ns", (long long)s.time_ns[0], (long long)s.time_ns[5],
+              (long long)s.disk_wait_ns);
+    for (int32_t phase = 0; phase < 2; phase++)
+        for (int32_t kind = COLIBRI_TIME_EXPERTS; kind <= COLIBRI_TIME_OTHER; kind++)
+            CHECK_MSG(s.time_ns[phase * 5 + kind] > 0, "phase %d kind %d", phase, kind);
+    free(tiers);
+    free(asked);
+    free(uses);
+}
+
+static void test_counters(const flatdump *dump, const source *from, float *got)
+{
+    const flatdump_prompt *p = longest(dump);
+    const int32_t slots[] = {0, 2, 8, 1 << 20};
+    int64_t n = n_counts(dump);
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++) {
+        colibri_engine_options o = defaults();
+        o.expert_slots = slots[i];
+        o.no_prefetch = i == 1;
+        colibri_engine *engine = open_engine(from, &o);
+        onlooker other = {.engine = engine, .n = n};
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, look_on, &other) == 0);
+        // On a busy machine the run may be over before the thread has begun.
+        while (atomic_load(&other.looks) == 0)
+            sched_yield();
+        double start = now_seconds();
+        CHECK(run(engine, dump, p, p->n_prompt / 2, i % 2 == 0 ? 2 : 0, got));
+        double took = now_seconds() - start;
+        atomic_store(&other.stop, 1);
+        pthread_join(thread, NULL);
+        CHECK(other.wrong == 0);
+        check_counters(engine, n, dump->geometry.n_experts);
+        colibri_engine_snapshot_t s = counters(engine);
+        CHECK_MSG((double)sum_of(s.time_ns, 10) * 1e-9 <= took, "%f s booked of %f",
+                  (double)sum_of(s.time_ns, 10) * 1e-9, took);
+        if (o.no_prefetch)
+            CHECK(s.found[COLIBRI_FOUND_GUESSED] + s.found[5 + COLIBRI_FOUND_GUESSED] == 0);
+        uint8_t tier;
+        uint32_t asked;
+        CHECK(colibri_engine_experts(engine, &tier, NULL, n - 1, err, sizeof err) == COLIBRI_ERROR_INVALID);
+        CHECK(colibri_engine_experts(engine, NULL, &asked, n + 1, err, sizeof err) == COLIBRI_ERROR_INVALID);
+        CHECK(colibri_engine_experts(engine, NULL, NULL, n, err, sizeof err) == COLIBRI_ERROR_INVALID);
+        CHECK(colibri_engine_experts(NULL, &tier, NULL, n, err, sizeof err) == COLIBRI_ERROR_INVALID);
+        CHECK(strstr(err, "places of experts") != NULL);
+        colibri_engine_close(engine);
+    }
+}
+
+/* What was loaded in advance is told apart from what an earlier request left (R188). */
+static void test_found_warm(const flatdump *dump, const source *from, float *got)
+{
+    const flatdump_prompt *p = longest(dump);
+    int64_t n = n_counts(dump), *learnt = malloc((size_t)n * sizeof *learnt);
+    colibri_engine_options o = defaults();
+    o.expert_slots = 1 << 20;
+    colibri_engine *engine = open_engine(from, &o);
+    for (int64_t i = 0; i < n; i++)
+        learnt[i] = 1;
+    CHECK(colibri_engine_set_usage(engine, learnt, n, err, sizeof err) == COLIBRI_OK);
+    CHECK(warm_up(engine));
+    CHECK(run(engine, dump, p, p->n_prompt, 0, got));
+    colibri_engine_snapshot_t s = counters(engine);
+    int64_t warm = s.found[COLIBRI_FOUND_WARM] + s.found[5 + COLIBRI_FOUND_WARM];
+    CHECK_MSG(warm > 0 && s.found[5 + COLIBRI_FOUND_WARM] > 0, "%lld found warm", (long long)warm);
+    int64_t guessed = s.found[COLIBRI_FOUND_GUESSED] + s.found[5 + COLIBRI_FOUND_GUESSED];
+    CHECK_MSG(warm + guessed + s.found[COLIBRI_FOUND_DISK] + s.found[5 + COLIBRI_FOUND_DISK] +
+                      s.found[COLIBRI_FOUND_CACHED] + s.found[5 + COLIBRI_FOUND_CACHED] ==
+                  s.expert_lookups,
+              "%lld lookups", (long long)s.expert_lookups);
+    free(learnt);
+    colibri_engine_close(engine);
+}
+
 static void test_shrink(const flatdump *dump, const source *from, const float *expected, float *got)
 {
     const flatdump_prompt *p = longest(dump);
@@ -600,6 +759,8 @@ static void test_dump(const char *path)
         test_placement(&dump, &plain, expected, got);
         test_interleaved(&dump, &plain, expected);
         test_usage(&dump, &plain, expected, got);
+        test_counters(&dump, &plain, got);
+        test_found_warm(&dump, &plain, got);
         test_shrink(&dump, &plain, expected, got);
         test_trace(&dump, &plain, expected, got);
         test_wrong_byte(&dump, &plain, expected, got);

@@ -13,6 +13,7 @@ errors are plain values.
     |-- EngineFailure               4   500   the engine refused or failed
     |   |-- WorkerLostError         4   503   the engine process died or hung
     |   `-- WorkerUnavailableError  4   503   the engine process is gone for good
+    |       `-- NoModelError        4   503   no model is loaded
     |-- ResourceError               5   503   memory or disk do not suffice
     |   `-- PortInUseError          5   503   another program listens on the address
     |-- NetworkError                6   502   a download or remote host failed
@@ -24,8 +25,10 @@ errors are plain values.
         |-- ForbiddenError          2   403   Host or Origin is not trusted
         |-- NotFoundError           2   404   no such route or object
         |-- MethodNotAllowedError   2   405   the route exists, not with this method
+        |-- ConflictError           2   409   what is asked for contradicts what is there
         |-- BodyTooLargeError       2   413   the body exceeds the limit
         |-- MediaTypeError          2   415   the body is not declared as JSON
+        |-- ProtocolError           2   4xx   the bytes are no request that HTTP allows
         `-- BusyError               5   429   the queue is full, or waiting took too long
 
 First number: exit code of a command. Second: HTTP status.
@@ -120,6 +123,18 @@ class WorkerUnavailableError(EngineFailure):
     default_code = "engine_unavailable"
 
 
+class NoModelError(WorkerUnavailableError):
+    """The server runs without a model; `reason` says why if it is not by choice."""
+
+    default_code = "no_model_loaded"
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(
+            f"No model is loaded{f': {reason}' if reason else '.'}",
+            hint="Load one on the dashboard's page Models, or with POST /api/models/NAME/load.",
+        )
+
+
 class ResourceError(ColibriError):
     """Memory, disk space or another resource of this machine does not suffice."""
 
@@ -157,7 +172,10 @@ class ClientGoneError(ColibriError):
 
 
 class RequestError(ColibriError):
-    """A client's request cannot be served as it stands. `param` names the field at fault."""
+    """A client's request cannot be served as it stands. `param` names the field at fault.
+
+    `details` is an object for programs, sent to clients whose dialect has a place for it.
+    """
 
     exit_code = 2
     http_status = 400
@@ -171,15 +189,36 @@ class RequestError(ColibriError):
         hint: str | None = None,
         where: str | None = None,
         code: str | None = None,
+        details: dict[str, object] | None = None,
     ) -> None:
         super().__init__(message, hint=hint, where=where, code=code)
         self.param = param
+        self.details = details
 
 
 class ContextLengthError(RequestError):
-    """The prompt alone fills the model's context, so nothing could be generated."""
+    """The prompt alone fills the model's context, so nothing could be generated: it has `tokens`,
+    or more than that if it was not counted to its end (`counted`), and `limit` is the length of the
+    context (0 where they are not known).
+    """
 
     default_code = "context_length_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        hint: str | None = None,
+        code: str | None = None,
+        tokens: int = 0,
+        limit: int = 0,
+        counted: bool = True,
+    ) -> None:
+        super().__init__(message, param=param, hint=hint, code=code)
+        self.tokens = tokens
+        self.limit = limit
+        self.counted = counted
 
 
 class AuthenticationError(RequestError):
@@ -210,6 +249,13 @@ class MethodNotAllowedError(RequestError):
     default_code = "method_not_allowed"
 
 
+class ConflictError(RequestError):
+    """What the request asks for contradicts what is there, or what is being done with it."""
+
+    http_status = 409
+    default_code = "conflict"
+
+
 class BodyTooLargeError(RequestError):
     """The request body is longer than the server accepts."""
 
@@ -222,6 +268,16 @@ class MediaTypeError(RequestError):
 
     http_status = 415
     default_code = "unsupported_media_type"
+
+
+class ProtocolError(RequestError):
+    """The bytes on the wire are no HTTP request that is taken here; `status` is the answer's."""
+
+    default_code = "bad_request"
+
+    def __init__(self, message: str, *, status: int = 400, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.http_status = status  # type: ignore[misc]
 
 
 class BusyError(RequestError):

@@ -15,6 +15,7 @@ import logging.handlers
 import sys
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TypeVar
 
 from colibri import paths
 
@@ -44,6 +45,16 @@ class _JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False)
+
+
+H = TypeVar("H", bound=logging.Handler)
+
+
+def add(handler: H) -> H:
+    """Adds a handler beside those of `configure`, until that is called again; returns it."""
+    handler.addFilter(_RequestIdFilter())
+    logging.getLogger().addHandler(handler)
+    return handler
 
 
 def configure(level: str = "info", file: Path | None = None) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 import platformdirs
 
 APP_NAME = "colibri"
+# The model that comes with the program, served when no other is chosen.
+STARTER_NAME = "colibri-starter"
 
 
 def _home() -> Path | None:
@@ -48,6 +50,18 @@ def models_dir() -> Path:
     return given(value).absolute() if value else data_dir() / "models"
 
 
+def starter_dir() -> Path | None:
+    """Folder of the model inside the package, None in a source tree that has none yet."""
+    folder = Path(__file__).resolve().parent / "builtin" / STARTER_NAME
+    return folder if (folder / "config.json").is_file() else None
+
+
+def in_source_tree() -> bool:
+    """Whether the program runs from its source tree, where `make` starts it."""
+    sidecar = Path(__file__).resolve().parent.parent
+    return sidecar.name == "sidecar" and (sidecar.parent / "Makefile").is_file()
+
+
 def state_dir() -> Path:
     """Folder of what a restart may want: logs, recorded process ids."""
     home = _home()
@@ -62,12 +76,14 @@ def model_state_dir(model: Path) -> Path:
 
 def learnt_dir(model: Path, chosen: str | None) -> Path:
     """Folder of what is learnt about the model in a folder: the chosen one (`--state-dir`), else
-    the model's own if it can be written, else one below the user's state.
+    the model's own if it can be written and is no part of the program, else one below the user's
+    state.
     """
     if chosen:
         return given(chosen).absolute()
     folder = model.absolute()
-    return folder if os.access(folder, os.W_OK) else model_state_dir(folder)
+    own = os.access(folder, os.W_OK) and folder.resolve() != starter_dir()
+    return folder if own else model_state_dir(folder)
 
 
 def log_dir() -> Path:
@@ -88,3 +104,17 @@ def given(text: str) -> Path:
         return path.expanduser()
     except RuntimeError:
         return path
+
+
+def web_dir() -> Path | None:
+    """Folder of the dashboard's built files, None when nothing is built.
+
+    In a wheel and in a frozen program they lie inside the package; in a checkout the front end's
+    build writes them.
+    """
+    package = Path(__file__).resolve().parent
+    checkout = package.parent.parent / "frontend"
+    for folder in (package / "web", checkout / "dist"):
+        if (folder / "index.html").is_file():
+            return folder
+    return None

@@ -126,10 +126,16 @@ class Settings:
         metavar="ID",
         check=_not_blank,
     )
+    strict_model: bool = _setting(
+        False,
+        "model.strict",
+        "Refuse requests that name another model than the one served, instead of answering them.",
+    )
     ctx: int | None = _setting(
         None,
         "model.context",
-        "Most tokens of prompt and answer together; default: what model and memory allow.",
+        "Most tokens of prompt and answer together; default: what model and memory allow. More "
+        "than the model was made for is allowed, with a warning.",
         metavar="TOKENS",
         check=_between(SMALLEST_CONTEXT, LARGEST_CONTEXT),
     )
@@ -288,6 +294,17 @@ class Settings:
         flags=("--cors-origin",),
         metavar="ORIGIN",
         check=_origins,
+    )
+    no_model: bool = _setting(
+        False,
+        "server.no_model",
+        "Start without a model, whatever --model says; one is loaded later, from the dashboard.",
+    )
+    force: bool = _setting(
+        False,
+        "server.force",
+        "Open the model of the start also where it does not fit, with the least memory that it "
+        "needs; the system may then swap or end it.",
     )
     max_queue: int = _setting(
         8,

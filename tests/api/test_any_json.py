@@ -37,12 +37,7 @@ MESSAGE = st.fixed_dictionaries(
         "name": ANY_JSON,
     },
 )
-EXAMPLES = hypothesis.settings(
-    max_examples=150,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
+EXAMPLES = hypothesis.settings(max_examples=150)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from tests.support.fakeserver import (
     MODEL_ID,
     FakeServer,
     chat_body,
+    chat_model,
     chat_request,
     served_model,
     text_of,
@@ -43,6 +44,7 @@ def test_a_chat_is_answered_whole(server: FakeServer) -> None:
         "completion_tokens": 2,
         "total_tokens": 22,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 
@@ -76,6 +78,26 @@ def test_cached_tokens_are_the_same_streamed_and_whole(server: FakeServer) -> No
     streamed = server.chunks("the same prompt", stream_options={"include_usage": True})[-1]["usage"]
     assert whole["prompt_tokens_details"]["cached_tokens"] > 0
     assert whole == streamed
+
+
+def test_times_are_told_where_counts_are(server: FakeServer) -> None:
+    """The same names as llama.cpp's server has; a single token has no speed."""
+    server.backend.enqueue(Script(pieces=("a", "b", "c"), prefill_ms=30, token_ms=20))
+    asked = server.chunks("count", stream_options={"include_usage": True})
+    assert all("timings" not in chunk for chunk in asked[:-1])
+    usage, timings = asked[-1]["usage"], asked[-1]["timings"]
+    assert timings["prompt_n"] + timings["cache_n"] == usage["prompt_tokens"]
+    assert timings["predicted_n"] == usage["completion_tokens"] == 3
+    assert timings["prompt_ms"] >= 30 and timings["predicted_ms"] >= 40
+    after_the_first = 2 / timings["predicted_ms"] * 1000
+    assert timings["predicted_per_second"] == pytest.approx(after_the_first, rel=0.01)
+    read = timings["prompt_n"] / timings["prompt_ms"] * 1000
+    assert timings["prompt_per_second"] == pytest.approx(read, rel=0.01)
+
+    server.backend.enqueue(Script(pieces=("a",)))
+    whole = server.chat("another").json()
+    assert whole["timings"]["predicted_n"] == whole["usage"]["completion_tokens"] == 1
+    assert whole["timings"]["predicted_per_second"] is None
 
 
 @pytest.mark.parametrize("stop", ["END", ["END"], ["x", "END"]])
@@ -236,6 +258,50 @@ def test_unknown_optional_fields_are_ignored(server: FakeServer) -> None:
         "cache_slot": 0,
     }
     assert server.chat(**fields).status_code == 200
+
+
+BEGUN = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "The answer is ("}]
+
+
+def test_an_answer_that_has_begun_goes_on_when_asked(server: FakeServer) -> None:
+    def tokens(**fields: object) -> int:
+        answer = server.post("/v1/chat/completions", {"messages": BEGUN, **fields})
+        read: int = answer.json()["usage"]["prompt_tokens"]
+        return read
+
+    # A token of the scripted engine is a character.
+    begun = len("user: hi\nassistant: The answer is (")
+    assert tokens(continue_final_message=True) == begun
+    # What has begun is not thought about any more.
+    assert tokens(continue_final_message=True, enable_thinking=True) == begun
+    # Without the wish the model answers anew, as with every server of this dialect.
+    assert tokens() == begun + len("\nassistant: ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"messages": BEGUN[:1]}, "invalid_value"),
+        ({"messages": BEGUN[1:]}, "invalid_value"),
+        ({"response_format": {"type": "json_object"}}, "unsupported_parameter"),
+    ],
+)
+def test_what_cannot_go_on_is_refused_by_name(
+    server: FakeServer, fields: dict[str, object], code: str
+) -> None:
+    body = {"messages": BEGUN, "continue_final_message": True, **fields}
+    answer = server.post("/v1/chat/completions", body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == ("continue_final_message", code)
+
+
+def test_a_model_that_writes_marks_before_its_text_refuses_to_go_on(start: Start) -> None:
+    server = start(dialect="inkling", model=chat_model("inkling"))
+    body = {"messages": BEGUN, "continue_final_message": True}
+    answer = server.post("/v1/chat/completions", body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "unsupported_parameter"
 
 
 def test_any_model_name_is_served_and_the_answer_carries_the_real_one(server: FakeServer) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from colibri.engine.fake import Script
+from colibri.engine.protocol import Sink, Submit
 from tests.support.fakeserver import FakeServer, chat_body
 
 Start = Callable[..., FakeServer]
@@ -76,13 +78,35 @@ WRONG_FIELDS = [
     ("frequency_penalty", 0.5),
     ("presence_penalty", -1),
     ("logit_bias", {"50256": -100}),
-    ("tools", [{"type": "function", "function": {"name": "f"}}]),
     ("functions", [{"name": "f"}]),
-    ("response_format", {"type": "json_object"}),
-    ("response_format", {"type": "json_schema", "json_schema": {}}),
+    ("response_format", "json_object"),
+    ("response_format", {"type": "regex"}),
+    ("response_format.json_schema", {"type": "json_schema"}),
+    ("response_format.json_schema", {"type": "json_schema", "json_schema": "x"}),
+    ("response_format.json_schema.schema", {"type": "json_schema", "json_schema": {}}),
+    (
+        "response_format.json_schema.schema",
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": [1]}},
+    ),
+    ("tools", "x"),
+    ("tool_choice", "sometimes"),
+    ("tool_choice", 5),
+    ("tool_choice", "required"),
+    ("tool_choice", {"type": "function", "function": {"name": "unknown"}}),
+    ("tool_choice", {"type": "custom", "custom": {"name": "c"}}),
+    ("tool_choice.function.name", {"type": "function"}),
+    ("tool_choice.function.name", {"type": "function", "function": {"name": ""}}),
+    ("tool_choice.allowed_tools.tools", {"type": "allowed_tools", "allowed_tools": {}}),
+    (
+        "tool_choice.allowed_tools.mode",
+        {"type": "allowed_tools", "allowed_tools": {"mode": "x", "tools": []}},
+    ),
+    ("reasoning_effort", 5),
+    ("reasoning.effort", {"effort": 5}),
+    ("parallel_tool_calls", "yes"),
     ("modalities", ["text", "audio"]),
     ("audio", {"voice": "x"}),
-    ("enable_thinking", True),
+    ("enable_thinking", "yes"),
     ("cache_slot", 1),
     ("x_colibri_ignore_leading_stop", "yes"),
 ]
@@ -116,16 +140,49 @@ def test_messages_that_are_no_array_are_told_so(server: FakeServer) -> None:
 def test_replayed_tool_calls_never_make_a_server_error(
     server: FakeServer, arguments: object
 ) -> None:
-    """R010: tools are not served, so the call is refused by name, whatever it holds."""
+    """R010, R013: whatever the call holds, the history is accepted."""
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "ok"},
     ]
+    for stream in (False, True):
+        body = {"messages": messages, "stream": stream}
+        assert server.post("/v1/chat/completions", body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("param", "message"),
+    [
+        ("messages[1].role", {"role": "robot", "content": "x"}),
+        ("messages[1].content", {"role": "user"}),
+        ("messages[1].content", {"role": "user", "content": None}),
+        ("messages[1].content", {"role": "user", "content": 5}),
+        ("messages[1].content[0]", {"role": "user", "content": [{"type": "image_url"}]}),
+        ("messages[1].content[0]", {"role": "user", "content": [{"type": "input_audio"}]}),
+        ("messages[1].content[0].text", {"role": "tool", "content": [{"type": "text"}]}),
+        ("messages[1].tool_calls", {"role": "assistant", "tool_calls": {}}),
+        (
+            "messages[1].tool_calls[0].function.name",
+            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"arguments": "{}"}}]},
+        ),
+        (
+            "messages[1].tool_calls[0]",
+            {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "c"}}]},
+        ),
+        ("messages[1].reasoning_content", {"role": "assistant", "reasoning_content": ["x"]}),
+    ],
+)
+def test_a_wrong_message_is_a_400_that_names_its_place(
+    server: FakeServer, param: str, message: dict[str, object]
+) -> None:
+    """R012, R132: images and audio are named, not ignored."""
+    messages = [{"role": "user", "content": "hi"}, message]
     response = server.post("/v1/chat/completions", {"messages": messages})
     assert response.status_code == 400
-    assert check_shape(response.json())["param"] == "messages[1].tool_calls[0]"
+    assert check_shape(response.json())["param"] == param
+    assert server.backend.samplings == []
 
 
 def test_tools_that_may_not_be_called_are_accepted(server: FakeServer) -> None:
@@ -222,7 +279,6 @@ def test_a_prompt_that_leaves_room_for_one_token_is_served(start: Start) -> None
         ("POST", "/v1/responses", 404, "not_found"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
-        ("GET", "/v1/models/unknown/model", 404, "model_not_found"),
     ],
 )
 def test_routes_that_do_not_exist_answer_in_the_same_shape(
@@ -286,3 +342,25 @@ def test_an_internal_error_tells_its_request_id_and_nothing_else(
     assert response.headers["x-request-id"] in error["message"]
     assert "planted" not in response.text
     assert "planted secret" in caplog.text
+
+
+@pytest.mark.parametrize("budget", [1 << 31, 1 << 64, 10**30])
+def test_a_reasoning_budget_of_any_size_is_no_error(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    """A number that no 64 bits hold was a 500: it does not go through the pipe to the engine."""
+    submit = server.engine.submit
+
+    def through_the_pipe(command: Submit, sink: Sink) -> None:
+        submit(msgspec.msgpack.decode(msgspec.msgpack.encode(command), type=Submit), sink)
+
+    monkeypatch.setattr(server.engine, "submit", through_the_pipe)
+    for fields in (
+        {"reasoning": {"max_tokens": budget}},
+        {"thinking": {"type": "enabled", "budget_tokens": budget}},
+    ):
+        answer = server.chat(**fields)
+        assert answer.status_code == 200, answer.text
+    thinking = {"type": "enabled", "budget_tokens": budget}
+    answer = server.post("/v1/messages", chat_body(max_tokens=9, thinking=thinking))
+    assert answer.status_code == 200, answer.text

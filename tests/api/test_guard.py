@@ -331,12 +331,5 @@ def test_a_connection_that_says_nothing_harms_nobody(server: FakeServer) -> None
 def test_an_ipv6_server_tells_its_address_in_brackets() -> None:
     server = HttpServer(lambda _environ, _start: [], listen("::1", 0))
     port = server.server_address[1]
-    server.server_close()
+    server.stop()
     assert server.url == f"http://[::1]:{port}"
-
-
-def test_expect_100_continue_is_answered(server: FakeServer) -> None:
-    answer = server.exchange(chat_request(chat_body(), "Expect: 100-continue\r\n"))
-    assert answer.startswith(b"HTTP/1.1 100 ")
-    assert answer.count(b"HTTP/1.1 100 ") == 1
-    assert b"HTTP/1.1 200 " in answer

@@ -9,18 +9,23 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
 
-from colibri.api import server as http_server
+from colibri.api.front import Limits
 from colibri.engine.child import ChildSpec
-from colibri.engine.fake import Options, Script
+from colibri.engine.fake import FakeBackend, Options, Script
 from colibri.engine.process import ProcessEngine, Supervision
+from colibri.engine.thread import ThreadEngine
+from colibri.errors import ModelError
 from tests.support.fakeserver import TIMEOUT, FakeServer, chat_body, chat_request
+from tests.support.messages import messages_body
 
 Start = Callable[..., FakeServer]
 ENDLESS = Script(pieces=("x",), repeat=True, token_ms=1)
@@ -236,6 +241,39 @@ def test_a_request_without_stream_gets_a_503_when_its_worker_dies(start: Start) 
     assert "retry-after" in answers[0].headers
 
 
+@BOTH_MODES
+def test_R074_a_killed_worker_is_told_in_anthropics_dialect_and_a_retry_is_answered(
+    start: Start, stream: bool
+) -> None:
+    server = child_server(start, Script(pieces=("a",) * 5), Script(pieces=("x",), repeat=True))
+    path, body = "/v1/messages", messages_body(stream=stream, max_tokens=4000)
+    assert server.post(path, messages_body()).status_code == 200
+    if stream:
+        with httpx.stream("POST", server.url + path, json=body, timeout=TIMEOUT) as answer:
+            lines = answer.iter_lines()
+            assert any("text_delta" in line for line in lines)
+            kill_worker(server)
+            rest = [line for line in lines if line]
+        assert rest[-2] == "event: error"
+        assert not any("message_stop" in line or "message_delta" in line for line in rest)
+        told = json.loads(rest[-1].removeprefix("data: "))
+        assert told["request_id"] == answer.headers["x-request-id"]
+    else:
+        thread, answers = in_thread(lambda: server.post(path, body))
+        server.wait_for(active=1)
+        kill_worker(server)
+        thread.join(TIMEOUT)
+        assert answers[0].status_code == 503
+        assert "retry-after" in answers[0].headers
+        told = answers[0].json()
+    assert told["type"] == "error"
+    assert told["error"]["type"] == "overloaded_error"
+    assert "signal 9" in told["error"]["message"]
+    server.wait_for(active=0, failed=1)
+    again = server.post(path, messages_body())
+    assert again.json()["stop_reason"] == "end_turn", again.text
+
+
 def test_a_stuck_worker_fails_its_request_and_health_says_so(start: Start) -> None:
     """R098."""
     server = child_server(start, Script(hang_at=0), hang_seconds=0.5)
@@ -257,20 +295,111 @@ def test_after_three_crashes_the_refusal_is_clear_and_quick(start: Start) -> Non
     assert health.json()["status"] == "failed"
 
 
-def test_while_the_model_loads_requests_are_told_to_come_back() -> None:
-    plain = msgspec.to_builtins(Options(load_ms=600_000))
-    spec = ChildSpec(factory="colibri.engine.fake:open_backend", options=plain)
-    server = FakeServer(engine=ProcessEngine(spec, Supervision(poll_seconds=0.05)))
+@contextmanager
+def loading_server(**settings: Any) -> Iterator[tuple[FakeServer, threading.Event]]:
+    """A server whose model is being loaded until the event is set."""
+    loaded = threading.Event()
+    backend = FakeBackend(Options(scripts=tuple(Script(pieces=(word,)) for word in "abcdef")))
+
+    def load() -> FakeBackend:
+        loaded.wait()
+        return backend
+
+    server = FakeServer(engine=ThreadEngine(load, slots=1, parallel=1), **settings)
     server.engine.start()
     http = threading.Thread(target=server.http.serve)
     http.start()
     try:
+        yield server, loaded
+    finally:
+        loaded.set()
+        server.http.stop()
+        server.scheduler.close()
+        server.engine.stop()
+        http.join(TIMEOUT)
+
+
+def test_while_the_model_loads_health_and_models_say_so() -> None:
+    with loading_server() as (server, _):
         health = server.get("/health")
         assert (health.status_code, health.json()["status"]) == (503, "loading")
-        response = server.chat()
-        assert response.status_code == 503
-        assert "still being loaded. Try again" in response.json()["error"]["message"]
         assert server.get("/v1/models").json()["data"][0]["context_length"] is None
+
+
+def test_requests_that_come_while_the_model_loads_wait_and_are_served_in_order() -> None:
+    with loading_server() as (server, loaded):
+        waiting = []
+        for n in range(3):
+            waiting.append(in_thread(server.chat))
+            server.wait_for(queued=n + 1)
+        loaded.set()
+        for thread, _answers in waiting:
+            thread.join(TIMEOUT)
+        texts = [a[0].json()["choices"][0]["message"]["content"] for _, a in waiting]
+        assert texts == ["a", "b", "c"]
+        server.wait_for(completed=3, queued=0)
+
+
+def test_the_wait_for_the_first_load_is_a_wait_for_the_turn() -> None:
+    with loading_server() as (server, loaded):
+        thread, answers = in_thread(server.chat)
+        server.wait_for(queued=1)
+        begun = time.monotonic()
+        time.sleep(0.1)
+        loaded.set()
+        waited = (time.monotonic() - begun) * 1000
+        thread.join(TIMEOUT)
+        assert int(answers[0].headers["x-colibri-queue-wait-ms"]) >= int(waited)
+        assert server.scheduler.measures.now().queue_wait.total >= waited / 1000
+
+
+def test_the_queue_in_front_of_a_model_that_loads_has_its_limits() -> None:
+    """As any other: full, too long, left."""
+    with loading_server(max_queue=0, queue_timeout=2.0) as (server, _):
+        thread, answers = in_thread(server.chat)
+        server.wait_for(queued=1)
+        full = server.chat()
+        assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
+        thread.join(TIMEOUT)
+        assert answers[0].status_code == 429
+        assert answers[0].json()["error"]["code"] == "queue_timeout"
+        server.wait_for(queued=0, timed_out=1, rejected=1)
+
+
+def test_a_client_that_leaves_while_the_model_loads_is_forgotten() -> None:
+    with loading_server() as (server, _):
+        with server.raw(chat_request(chat_body())):
+            server.wait_for(queued=1)
+        server.wait_for(queued=0, cancelled=1)
+
+
+def test_a_server_that_stops_while_its_model_loads_turns_the_queue_away() -> None:
+    with loading_server() as (server, _):
+        thread, answers = in_thread(server.chat)
+        server.wait_for(queued=1)
+        server.scheduler.close()
+        thread.join(TIMEOUT)
+        assert answers[0].status_code == 503
+
+
+def test_a_model_that_cannot_be_loaded_fails_those_who_waited() -> None:
+    loaded = threading.Event()
+
+    def load() -> FakeBackend:
+        loaded.wait()
+        raise ModelError("the files are damaged.")
+
+    server = FakeServer(engine=ThreadEngine(load, slots=1, parallel=1))
+    server.engine.start()
+    http = threading.Thread(target=server.http.serve)
+    http.start()
+    try:
+        thread, answers = in_thread(server.chat)
+        server.wait_for(queued=1)
+        loaded.set()
+        thread.join(TIMEOUT)
+        assert answers[0].status_code == 500
+        assert "damaged" in answers[0].json()["error"]["message"]
     finally:
         server.http.stop()
         server.engine.stop()
@@ -280,29 +409,17 @@ def test_while_the_model_loads_requests_are_told_to_come_back() -> None:
 # ---- the server's own limits -------------------------------------------------------------------
 
 
-def test_more_connections_than_the_cap_are_turned_away_at_once(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
-    server = start()
-    with server.raw(b"GET /he"), server.raw(b"GET /he"):
-        for _ in range(50):  # the two idle ones may not have been accepted yet
-            answer = server.exchange(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            if answer.startswith(b"HTTP/1.1 503 "):
-                break
+def test_more_requests_at_work_than_the_cap_are_turned_away_at_once(start: Start) -> None:
+    server = start(LONG_PREFILL, limits=Limits(handlers=2))
+    with server.raw(chat_request(chat_body())), server.raw(chat_request(chat_body())):
+        server.wait_for(active=1, queued=1)
+        answer = server.exchange(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"too_many_connections" in answer
-
-
-def test_a_client_that_sends_half_a_request_is_cut_off(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server._Handler, "timeout", 0.2)
-    server = start()
-    assert server.exchange(b"POST /v1/chat/completions HTTP/1.1\r\nHost: loc") == b""
-    half_a_body = server.exchange(chat_request(chat_body())[:-5])
-    assert half_a_body.startswith(b"HTTP/1.1 400 ")
-    assert server.chat().status_code == 200
+        assert b"\r\nRetry-After: " in answer
+        assert b"\r\nx-request-id: req_" in answer
+    server.wait_for(active=0, queued=0)
+    assert server.get("/health").status_code == 200
 
 
 def test_an_aborted_connection_is_one_line_in_the_log(

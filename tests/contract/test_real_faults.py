@@ -1,6 +1,6 @@
 """The real engine's process dies, crashes or hangs while it works; its context outlives it.
 
-Covers R074, R098, R165.
+Covers R074, R098, R100, R165.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import psutil
 import pytest
 
 from colibri.engine.child import ChildSpec
@@ -144,3 +145,22 @@ def test_R098_an_engine_that_stands_still_is_ended_and_the_next_request_works(mo
         assert isinstance(event, Done)
     finally:
         engine.stop()
+
+
+@pytest.mark.e2e
+def test_R100_stopping_one_server_leaves_the_other_and_its_engine_alone(
+    model: Path, tmp_path: Path
+) -> None:
+    options = ("--ctx", "16384", "--ram", "1", "--prefix-store-gb", "0.2")
+    with (
+        serve(model, *options, "--state-dir", str(tmp_path / "a")) as first,
+        serve(model, *options, "--state-dir", str(tmp_path / "b")) as second,
+    ):
+        expected = complete(second)["choices"][0]["text"]
+        engine, gone = (health(running)["engine"]["pid"] for running in (second, first))
+        assert first.stop() == 0
+        assert not psutil.pid_exists(gone)
+        after = health(second)
+        assert (after["status"], after["engine"]["pid"]) == ("ok", engine)
+        assert after["engine"]["restarts"] == 0
+        assert complete(second)["choices"][0]["text"] == expected

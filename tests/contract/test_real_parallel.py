@@ -30,8 +30,8 @@ JOBS = [
 
 
 @pytest.fixture(scope="module")
-def running(starter_model: Path) -> Iterator[ServeProcess]:
-    with serve(starter_model, "--kv-slots", "8", "--parallel", "8", "--ctx", "1024") as made:
+def running(smollm2_folder: Path) -> Iterator[ServeProcess]:
+    with serve(smollm2_folder, "--kv-slots", "8", "--parallel", "8", "--ctx", "1024") as made:
         yield made
 
 

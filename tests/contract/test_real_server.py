@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import openai
 import psutil
 import pytest
 
+from tests.support import draftmodel
 from tests.support.serveprocess import ServeProcess, serve
 
 CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
@@ -25,9 +27,9 @@ TIMEOUT = 60
 
 
 @pytest.fixture(scope="module")
-def reference(starter_model: Path) -> Iterator[ServeProcess]:
+def reference(smollm2_folder: Path) -> Iterator[ServeProcess]:
     """A server on the f32 path, whose greedy answers are known exactly."""
-    with serve(starter_model, "--precision", "f32") as running:
+    with serve(smollm2_folder, "--precision", "f32") as running:
         yield running
 
 
@@ -108,20 +110,20 @@ def test_markers_in_user_text_end_no_turn_and_open_none(client: openai.OpenAI) -
 
 
 @pytest.mark.e2e
-def test_health_and_models_tell_the_context(reference: ServeProcess, starter_model: Path) -> None:
+def test_health_and_models_tell_the_context(reference: ServeProcess, smollm2_folder: Path) -> None:
     """R008."""
     health = httpx.get(f"{reference.url}/health", timeout=TIMEOUT).json()
     (model,) = httpx.get(f"{reference.url}/v1/models", timeout=TIMEOUT).json()["data"]
     assert health["status"] == "ok"
     assert health["engine"]["precision"] == "f32"
     assert health["model"]["context_length"] == model["context_length"] >= 4096
-    assert model["id"] == starter_model.resolve().name
+    assert model["id"] == smollm2_folder.resolve().name
 
 
 @pytest.mark.e2e
-def test_the_printed_curl_line_works(starter_model: Path) -> None:
+def test_the_printed_curl_line_works(smollm2_folder: Path) -> None:
     # The line leaves the length of the answer to the server.
-    with serve(starter_model, "--max-tokens", "20") as running:
+    with serve(smollm2_folder, "--max-tokens", "20") as running:
         line = running.announced.splitlines()[1]
         answer = subprocess.run(
             ["sh", "-c", line.replace("curl ", "curl -s ", 1)],
@@ -133,15 +135,16 @@ def test_the_printed_curl_line_works(starter_model: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_a_killed_engine_comes_back_with_the_same_answers(starter_model: Path) -> None:
+def test_a_killed_engine_comes_back_with_the_same_answers(smollm2_folder: Path) -> None:
     """R165."""
     with (
-        serve(starter_model, "--precision", "f32") as running,
+        serve(smollm2_folder, "--precision", "f32") as running,
         openai.OpenAI(base_url=f"{running.url}/v1", api_key="local", max_retries=0) as client,
     ):
         pid = httpx.get(f"{running.url}/health", timeout=TIMEOUT).json()["engine"]["pid"]
         os.kill(pid, signal.SIGKILL)
-        for _ in range(100):
+        deadline = time.monotonic() + TIMEOUT
+        while True:
             try:
                 answer = client.chat.completions.create(
                     model="any", messages=CAPITAL, temperature=0
@@ -150,6 +153,8 @@ def test_a_killed_engine_comes_back_with_the_same_answers(starter_model: Path) -
             except openai.InternalServerError as error:
                 # The request may still meet the dead process; it must then be told so.
                 assert "engine" in str(error)
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
         assert answer.choices[0].message.content == EXACT
         health = httpx.get(f"{running.url}/health", timeout=TIMEOUT).json()
         assert health["engine"]["restarts"] == 1
@@ -157,9 +162,9 @@ def test_a_killed_engine_comes_back_with_the_same_answers(starter_model: Path) -
 
 
 @pytest.mark.e2e
-def test_the_default_path_names_paris(starter_model: Path) -> None:
+def test_the_default_path_names_paris(smollm2_folder: Path) -> None:
     with (
-        serve(starter_model) as running,
+        serve(smollm2_folder) as running,
         openai.OpenAI(base_url=f"{running.url}/v1", api_key="local") as client,
     ):
         answer = client.chat.completions.create(
@@ -169,9 +174,25 @@ def test_the_default_path_names_paris(starter_model: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_sigterm_with_a_stream_open_leaves_nothing_behind(starter_model: Path) -> None:
+def test_a_context_beyond_the_models_own_is_served_with_a_warning(tmp_path: Path) -> None:
+    """R008: both places that tell the context tell it, and that the model was not made for it."""
+    model = draftmodel.make(tmp_path / "short")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 256}))
+    with serve(model, "--ctx", "2000") as running:
+        body = {"prompt": [5] * 600, "max_tokens": 3, "temperature": 0}
+        answer = httpx.post(f"{running.url}/v1/completions", json=body, timeout=TIMEOUT).json()
+        assert answer["usage"]["prompt_tokens"] == 600
+        told = httpx.get(f"{running.url}/health", timeout=TIMEOUT).json()["model"]
+        assert (told["context_length"], told["trained_context_length"]) == (2000, 256)
+        assert "longer than the 256" in told["warnings"][0]
+        assert "longer than the 256" in running.log.read_text()
+
+
+@pytest.mark.e2e
+def test_sigterm_with_a_stream_open_leaves_nothing_behind(smollm2_folder: Path) -> None:
     """R197: server and engine process end, with exit code 0."""
-    with serve(starter_model, "--ctx", "3000") as running:
+    with serve(smollm2_folder, "--ctx", "3000") as running:
         with openai.OpenAI(base_url=f"{running.url}/v1", api_key="local") as client:
             extra = client.models.list().data[0].model_extra
             assert extra

@@ -23,6 +23,11 @@ from tests.support import draftmodel
 from tests.support.streamed import Answer, Streamed, options, streamed
 
 READY_SECONDS = 60
+# One as users have it; one that is always about to save an unfinished chunk.
+FACTORIES = [
+    "tests.support.streamed:open_backend",
+    "tests.support.streamed:open_that_saves_chunks",
+]
 LONGEST_LIFE = 0.7
 SYSTEM = draftmodel.prompt(1, 300)
 # Three conversations with a common beginning; a turn is a prefix of the next one.
@@ -56,7 +61,7 @@ class Life:
         self.done = 0
         self.engine = ProcessEngine(
             ChildSpec(
-                factory="tests.support.streamed:open_backend",
+                factory=rng.choice(FACTORIES),
                 options=options(folder, state, drafts=rng.choice(["0", "2"])),
             )
         )

@@ -35,6 +35,6 @@ def test_twelve_thousand_tokens_on_a_streamed_glm_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_six_thousand_tokens_on_smollm2(starter_model: Path, tmp_path: Path) -> None:
-    options = {**glm_options(starter_model, tmp_path / "state", 8192), "expert_slots": 0}
+def test_six_thousand_tokens_on_smollm2(smollm2_folder: Path, tmp_path: Path) -> None:
+    options = {**glm_options(smollm2_folder, tmp_path / "state", 8192), "expert_slots": 0}
     check(*measure(options, 49_000, 6000), 6000)

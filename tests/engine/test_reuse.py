@@ -2,7 +2,7 @@
 
 A conversation goes on after restarts, after others, with its last answer changed, from a shared
 beginning, and from a fork; only what is new is computed, and the answer is that of a cold start.
-Covers R052, R104, R105, R108, R110, R112, R113, R114, R116, R117, R118.
+Covers R052, R053, R097, R104, R105, R108, R110, R112, R113, R114, R116, R117, R118.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from colibri.engine import worker as loop_module
 from colibri.engine.ffi import Session
-from colibri.engine.protocol import Cancel, Done, Event, Progress
+from colibri.engine.protocol import Cancel, Done, Event, Progress, Tokens
 from colibri.engine.status import EngineError, Status
 from colibri.kv.inventory import STORE_NAME
 from tests.support import draftmodel
@@ -105,7 +105,7 @@ def test_R117_after_a_restart_the_second_turn_is_warm(
         prompt = talk(server)
     with streamed(folder, tmp_path, drafts=drafts) as server:
         answer = server.answer(prompt)
-        check(answer, whole(len(prompt) - len(NEXT)), prompt, cold)
+        check(answer, len(prompt) - len(NEXT), prompt, cold)
         assert server.backend.counters().prompt_tokens == len(prompt) - answer.cached
         if drafts == "0":
             assert server.kv(len(prompt)) == cold.kv(prompt)
@@ -117,17 +117,42 @@ def test_R112_another_context_size_finds_the_same_blocks(
     with streamed(folder, tmp_path, context=4096) as server:
         prompt = talk(server)
     with streamed(folder, tmp_path, context=2000) as server:
-        check(server.answer(prompt), whole(len(prompt) - len(NEXT)), prompt, cold)
+        check(server.answer(prompt), len(prompt) - len(NEXT), prompt, cold)
 
 
-def test_what_drafts_wrote_serves_a_run_without_them_and_the_reverse_never_mixes(
+@pytest.mark.parametrize("order", [("2", "0", "2"), ("0", "2", "0")], ids="-".join)
+def test_R112_what_was_kept_with_drafts_serves_a_run_without_them_and_the_reverse(
+    folder: Path, tmp_path: Path, cold: Cold, order: tuple[str, ...]
+) -> None:
+    """`--ram` alone may switch drafts off. What the trunk keeps is the same either way; the MTP
+    layer's part is left out or taken as it is there, and no token differs.
+    """
+    prompt: list[int] = []
+    for drafts in order:
+        with streamed(folder, tmp_path, drafts=drafts) as server:
+            if prompt:
+                check(server.answer(prompt), len(prompt) - len(NEXT), prompt, cold)
+            prompt = turn2(prompt, server.slot().history[len(prompt) :]) if prompt else talk(server)
+    assert {path.name for path in tmp_path.glob(".coli_kv*")} == {".coli_kv", STORE_NAME}
+
+
+def test_drafts_wait_until_the_mtp_layer_has_seen_enough_of_a_restored_context(
     folder: Path, tmp_path: Path, cold: Cold
 ) -> None:
-    """The layout differs (the MTP layer's KV): whatever is found, the answer is the cold one."""
-    for drafts in ("2", "0", "2", "0"):
-        with streamed(folder, tmp_path, drafts=drafts) as server:
-            prompt = talk(server)
-            check(server.answer(prompt), len(prompt) - len(NEXT), prompt, cold)
+    with streamed(folder, tmp_path, drafts="0") as server:
+        prompt = talk(server)
+    with streamed(folder, tmp_path, drafts="2") as server:
+        check(server.answer(prompt), len(prompt) - len(NEXT), prompt, cold)
+        slot = server.slot()
+        assert slot.session.draftless() == len(prompt) - len(NEXT)
+        assert not slot.lag.ready(len(slot.history))
+    shutil.rmtree(tmp_path)
+    with streamed(folder, tmp_path, drafts="2") as server:
+        server.answer(SYSTEM + ASK)
+    with streamed(folder, tmp_path, drafts="2") as server:
+        server.answer(prompt)
+        assert server.slot().session.draftless() == 0
+        assert server.slot().lag.ready(len(prompt))
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
@@ -141,7 +166,7 @@ def test_another_conversation_in_between_takes_nothing_away(
     held = len(prompt) - len(NEXT)
     if restart:
         server.stop()
-        server, held = Streamed(folder, tmp_path, drafts=drafts), whole(held)
+        server = Streamed(folder, tmp_path, drafts=drafts)
     check(server.answer(prompt), held, prompt, cold)
     server.stop()
 
@@ -155,7 +180,7 @@ def test_R110_memory_for_others_moves_a_conversation_to_disk_and_loses_nothing(
         monkeypatch.setattr(server.backend, "kv_room", lambda: 0)
         server.answer(OTHER)
         assert server.loop.worker._slots.kept == 0
-        check(server.answer(prompt), whole(len(prompt) - len(NEXT)), prompt, cold)
+        check(server.answer(prompt), len(prompt) - len(NEXT), prompt, cold)
 
 
 def test_R104_two_conversations_that_take_turns_each_find_their_own(
@@ -185,7 +210,7 @@ def test_R108_a_changed_last_answer_is_all_that_is_read_again(
         held = len(first) + len(said) - 1
     if restart:
         server.stop()
-        server, held = Streamed(folder, tmp_path, drafts=drafts), whole(held)
+        server = Streamed(folder, tmp_path, drafts=drafts)
     check(server.answer(prompt), held, prompt, cold)
     server.stop()
 
@@ -200,7 +225,7 @@ def test_R105_a_shared_system_prompt_is_computed_once(
     held = len(SYSTEM)
     if restart:
         server.stop()
-        server, held = Streamed(folder, tmp_path, drafts=drafts, slots=2), whole(held)
+        server = Streamed(folder, tmp_path, drafts=drafts, slots=2)
     check(server.answer(other, slot=1), held, other, cold)
     server.stop()
 
@@ -218,9 +243,9 @@ def test_a_fork_leaves_both_branches(
     held = len(prompt) - len(NEXT)
     if restart:
         server.stop()
-        server, held = Streamed(folder, tmp_path, drafts=drafts), whole(held)
+        server = Streamed(folder, tmp_path, drafts=drafts)
     check(server.answer(prompt), held, prompt, cold)
-    check(server.answer(edited), whole(len(edited) - 1), edited, cold)
+    check(server.answer(edited), len(edited) - 1, edited, cold)
     server.stop()
 
 
@@ -235,7 +260,7 @@ def test_at_a_temperature_the_seed_gives_the_same_tokens_cold_and_warm(
     with streamed(folder, tmp_path) as server:
         restarted = server.answer(prompt, temperature=1.0, seed=7)
     assert (first.cached, again.cached) == (0, len(prompt) - 1)
-    assert restarted.cached == whole(len(prompt) - 1)
+    assert restarted.cached == len(prompt) - 1
     assert first.same == again.same == restarted.same
 
 
@@ -294,6 +319,52 @@ def test_R118_blocks_that_find_no_room_in_memory_are_a_miss(
         assert answer.same == cold(prompt)
 
 
+@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+def test_R053_what_an_abandoned_turn_has_computed_stays(
+    folder: Path, tmp_path: Path, cold: Cold, restart: bool
+) -> None:
+    """The client's time limit is over before the answer is: the retry computes nothing again, and
+    neither does a turn that takes up what was generated by then.
+    """
+    prompt = SYSTEM + ASK
+    server = Streamed(folder, tmp_path)
+    job = server.loop.submit(prompt, cache_slot=0)
+    while not isinstance(event := server.loop.events.get(timeout=60), Tokens) or (
+        event.generated < 12
+    ):
+        pass
+    server.loop.worker.handle(Cancel(job=job))
+    while not isinstance(server.loop.events.get(timeout=60), Done):
+        pass
+    said = server.slot().history[len(prompt) :]
+    assert len(said) >= 11
+    if restart:
+        server.stop()
+        server = Streamed(folder, tmp_path)
+    check(server.answer(prompt), len(prompt) - 1, prompt, cold)
+    going_on = turn2(prompt, said)
+    check(server.answer(going_on), len(prompt) + len(said), going_on, cold)
+    server.stop()
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_R097_three_requests_that_are_dropped_at_once_evict_nothing(
+    folder: Path, cold: Cold, parallel: int
+) -> None:
+    """Opening and leaving an agent: a warm-up, a title and a message, and nobody waits for them."""
+    with streamed(folder, slots=parallel, parallel=parallel) as server:
+        prompt = talk(server)
+        sides = [draftmodel.prompt(40 + number, 200) for number in range(3)]
+        jobs = [server.loop.submit(side) for side in sides]
+        for job in jobs:
+            server.loop.worker.handle(Cancel(job=job))
+        for events in server.loop.ends(*jobs).values():
+            assert isinstance(events[-1], Done)
+            assert events[-1].finish_reason == "cancelled"
+        assert not server.loop.worker.snapshot().jobs
+        check(server.answer(prompt), len(prompt) - len(NEXT), prompt, cold)
+
+
 # ---- the tests above can fail --------------------------------------------------------------------
 
 
@@ -314,7 +385,7 @@ def test_a_wrong_byte_in_an_imported_block_would_be_noticed(
 
         monkeypatch.setattr(disk.store, "read", wrong)
         answer = server.answer(prompt)
-        assert answer.cached == whole(len(prompt) - len(NEXT))
+        assert answer.cached == len(prompt) - len(NEXT)
         assert server.kv(len(prompt)) != cold.kv(prompt)
 
 
@@ -473,7 +544,7 @@ def test_R114_a_flipped_byte_anywhere_costs_time_and_never_a_token(
             with streamed(folder, copy) as server:
                 answer = server.answer(prompt)
                 assert answer.same == cold(prompt), (path.name, offset)
-                less += answer.cached < whole(len(prompt) - len(NEXT))
+                less += answer.cached < len(prompt) - len(NEXT)
             # And the next start is as any other.
             with streamed(folder, copy) as server:
                 assert server.answer(prompt).same == cold(prompt)

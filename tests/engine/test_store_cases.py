@@ -13,7 +13,8 @@ from pathlib import Path
 import cffi
 import pytest
 
-from colibri.engine.ffi import Engine, Planner
+from colibri.engine.ffi import Engine
+from colibri.engine.ffi_plan import Planner
 from colibri.engine.table import EngineOptions, IoMode
 from colibri.models import synthetic
 from colibri.models.model import Model, open_model

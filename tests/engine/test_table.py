@@ -31,7 +31,7 @@ STRUCTS = {
     "colibri_mirror_t": table.MirrorCounters,
 }
 # Set by the binding or by nobody.
-NOT_MIRRORED = {"struct_size", "reserved", "mirror_paths", "n_mirrors"}
+NOT_MIRRORED = {"struct_size", "reserved", "mirror_paths", "n_mirrors", "loading"}
 
 
 @pytest.mark.parametrize("prefix", ENUMS)

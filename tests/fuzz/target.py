@@ -17,8 +17,14 @@ import atheris
 from colibri.errors import ColibriError
 
 
-def run(read: Callable[[bytes, Path], None], seeds: Mapping[str, bytes]) -> None:
-    """Fuzzes `read(input, scratch folder)`. The last argument names the corpus folder."""
+def run(
+    read: Callable[[bytes, Path], None],
+    seeds: Mapping[str, bytes],
+    mutate: Callable[[bytes, int, int], bytes] | None = None,
+) -> None:
+    """Fuzzes `read(input, scratch folder)`. The last argument names the corpus folder.
+    `mutate(input, largest size, seed)` replaces libFuzzer's own changes of bytes.
+    """
     corpus = Path(sys.argv[-1])
     for name, seed in seeds.items():
         if corpus.is_dir() and not (corpus / name).exists():
@@ -32,5 +38,6 @@ def run(read: Callable[[bytes, Path], None], seeds: Mapping[str, bytes]) -> None
                 if not error.message:
                     raise RuntimeError("a refusal without a message") from error
 
-        atheris.Setup(sys.argv, one_input)
+        own = {} if mutate is None else {"custom_mutator": mutate}
+        atheris.Setup(sys.argv, one_input, **own)
         atheris.Fuzz()

@@ -54,6 +54,27 @@ def put_all(store: PrefixStore, tokens: Sequence[int]) -> list[bytes]:
     return stored
 
 
+def put_tail(store: PrefixStore, tokens: Sequence[int]) -> bytes | None:
+    """Stores what is behind the last whole block of `tokens`, if it is missing; returns its id."""
+    part = store.tail(tokens)
+    if part is None:
+        return None
+    own = blocks.block_id(part.parent, blocks.pack_tokens(part.tokens))
+    return store.put(part.parent, part.tokens, payload_of(own))
+
+
+def read_tail(store: PrefixStore, tokens: Sequence[int]) -> int:
+    """Reads the block that gives the last of what `find` promises for `tokens`; returns how many
+    tokens that is, 0 if the last one is a whole block or cannot be read.
+    """
+    found = store.find(tokens)
+    into = memoryview(bytearray(BYTES))
+    if not found or found[-1][1] == TOKENS or not store.read(found[-1][0], into):
+        return 0
+    assert into == payload_of(found[-1][0].id), "a tail came back with another payload"
+    return found[-1][1]
+
+
 def read_all(store: PrefixStore, tokens: Sequence[int]) -> int:
     """Reads what matches `tokens` and checks it; returns how many blocks came back."""
     count = 0
@@ -70,3 +91,9 @@ def read_all(store: PrefixStore, tokens: Sequence[int]) -> int:
 def size_on_disk(folder: Path) -> int:
     """Bytes of the segment files."""
     return sum(path.stat().st_size for path in folder.glob("*.seg*"))
+
+
+def fill(store: PrefixStore, first: int, count: int) -> None:
+    """Conversations of two blocks each."""
+    for number in range(first, first + count):
+        put_all(store, tokens_of(1000 + number, 2000 + number))

@@ -16,7 +16,16 @@ import pytest
 
 from colibri.kv import blocks, files, index_file, segments
 from colibri.kv.segments import Segment
-from tests.kv.make import BYTES, STRIDE, open_store, put_all, read_all, tokens_of
+from tests.kv.make import (
+    BYTES,
+    STRIDE,
+    open_store,
+    put_all,
+    put_tail,
+    read_all,
+    read_tail,
+    tokens_of,
+)
 
 CHAIN = tokens_of(1, 2, 3)
 BRANCH = tokens_of(1, 2, 4)
@@ -95,6 +104,36 @@ def test_every_byte_of_the_heads_flipped_in_turn_is_a_miss_at_worst(
     """R114."""
     places = [*range(8192), *seeded.sample(range(8192, 4096 + 4 * STRIDE), 500)]
     assert flip(filled, tmp_path, places, seeded) > 8192
+
+
+def test_a_flipped_byte_of_a_tail_is_a_miss_at_worst(
+    filled: Path, tmp_path: Path, seeded: random.Random
+) -> None:
+    """R114: its tokens and its number of tokens included."""
+    shutil.copytree(filled, tmp_path / "saved")
+    store = open_store(tmp_path / "saved")
+    said = [*CHAIN, 91, 92, 93]
+    assert put_tail(store, said)
+    store.close()
+    (name,) = [path.name for path in filled.glob("*.seg")]
+    data = (tmp_path / "saved" / name).read_bytes()
+    start = len(data) - STRIDE
+    heads = [start + at for at in range(160)]
+    for number, place in enumerate([*heads, *seeded.sample(range(start, start + BYTES), 40)]):
+        folder = tmp_path / str(number)
+        shutil.copytree(tmp_path / "saved", folder)
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << seeded.randrange(8)
+        (folder / name).write_bytes(damaged)
+        if number % 2:
+            (folder / index_file.NAME).unlink()
+        store = open_store(folder)
+        assert read_tail(store, said) == 0, f"a flip of byte {place} went unnoticed"
+        assert (read_all(store, CHAIN), read_all(store, BRANCH)) == (3, 3)
+        assert put_tail(store, said), "what is computed again is stored again"
+        assert read_tail(store, said) == 3
+        store.close()
+        shutil.rmtree(folder)
 
 
 def test_after_a_flip_what_is_computed_again_is_stored_again(

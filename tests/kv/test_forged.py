@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from colibri.kv import blocks, index_file, slots
@@ -41,7 +41,6 @@ def sealed_page(content: bytes, seed: int) -> bytes:
     return page + zlib.crc32(page, seed).to_bytes(4, "little")
 
 
-@settings(deadline=None)
 @given(content=st.binary(max_size=200), magic=st.sampled_from([b"COLIKVS1", b"COLIKVR1", b""]))
 def test_a_sealed_page_of_nonsense_is_no_head_or_a_sane_one(content: bytes, magic: bytes) -> None:
     segment = blocks.decode_segment(memoryview(sealed_page(magic + content, 0)))
@@ -51,7 +50,6 @@ def test_a_sealed_page_of_nonsense_is_no_head_or_a_sane_one(content: bytes, magi
     assert record is None or len(record.tokens) == 4 * TOKENS
 
 
-@settings(deadline=None)
 @given(value=VALUES | INDEXES)
 def test_a_store_opens_and_works_whatever_its_index_says(
     tmp_path_factory: pytest.TempPathFactory, value: Any
@@ -76,7 +74,6 @@ def test_a_store_opens_and_works_whatever_its_index_says(
     store.close()
 
 
-@settings(deadline=None)
 @given(value=VALUES)
 def test_a_slot_file_of_nonsense_is_set_aside(
     tmp_path_factory: pytest.TempPathFactory, value: Any

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from colibri.kv import files, slots
@@ -45,7 +45,6 @@ def test_a_slot_is_saved_and_found_again(tmp_path: Path) -> None:
     assert names == [".coli_kv", ".coli_kv.15"]
 
 
-@settings(deadline=None)
 @given(
     tokens=st.lists(st.integers(0, (1 << 32) - 1), max_size=40),
     draft=st.binary(max_size=50),
@@ -128,8 +127,8 @@ def test_every_cut_is_noticed(tmp_path: Path) -> None:
     assert saved.load(0) == STATE
 
 
-@pytest.mark.parametrize("other", [("weights 2", TOKENS), (FINGERPRINT, 2 * TOKENS)])
-def test_another_models_file_is_set_aside_by_name(tmp_path: Path, other: tuple[str, int]) -> None:
+def test_another_models_file_is_set_aside_by_name(tmp_path: Path) -> None:
+    other = ("weights 2", TOKENS)
     assert open_files(tmp_path, *other).save(
         2, SlotState(tokens=(1, 2, 3), blocks=(), sampler=b"s")
     )
@@ -138,6 +137,21 @@ def test_another_models_file_is_set_aside_by_name(tmp_path: Path, other: tuple[s
     # With the other model back, the file can be put back by hand: nothing was changed.
     (tmp_path / ".coli_kv.2.foreign-1").rename(tmp_path / ".coli_kv.2")
     assert open_files(tmp_path, *other).load(2) is not None
+
+
+@pytest.mark.parametrize("other", [(2 * TOKENS, ""), (TOKENS, "f32")])
+def test_R112_a_file_that_other_settings_wrote_stays_until_it_is_replaced(
+    tmp_path: Path, other: tuple[int, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither damaged nor foreign: going back to these settings finds it again."""
+    written = SlotFiles(tmp_path, FINGERPRINT, *other)
+    assert written.save(0, SlotState(tokens=(1, 2, 3), blocks=()))
+    assert open_files(tmp_path).load(0) is None
+    assert [path.name for path in tmp_path.iterdir()] == [".coli_kv"]
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    assert written.load(0) is not None
+    assert open_files(tmp_path).save(0, STATE)
+    assert open_files(tmp_path).load(0) == STATE
 
 
 def test_an_older_version_is_set_aside_as_such(
@@ -161,10 +175,10 @@ def craft(body: bytes) -> bytes:
     [
         b"",
         b"\xc1",
-        msgspec.msgpack.encode([FINGERPRINT, TOKENS]),
-        msgspec.msgpack.encode([FINGERPRINT, TOKENS, b"123", b"", b"", b""]),
-        msgspec.msgpack.encode([FINGERPRINT, TOKENS, b"1234" * TOKENS, b"", b"", b""]),
-        msgspec.msgpack.encode([FINGERPRINT, TOKENS, b"", b"x" * 31, b"", b""]),
+        msgspec.msgpack.encode([FINGERPRINT, "", TOKENS]),
+        msgspec.msgpack.encode([FINGERPRINT, "", TOKENS, b"123", b"", b"", b""]),
+        msgspec.msgpack.encode([FINGERPRINT, "", TOKENS, b"1234" * TOKENS, b"", b"", b""]),
+        msgspec.msgpack.encode([FINGERPRINT, "", TOKENS, b"", b"x" * 31, b"", b""]),
         msgspec.msgpack.encode({"fingerprint": FINGERPRINT}),
         b"\x91" * 5000,
     ],

@@ -12,7 +12,16 @@ from pathlib import Path
 from colibri.kv import blocks, files
 from colibri.kv.slots import SlotFiles, SlotState
 from colibri.kv.writer import Job, Writer
-from tests.kv.make import FINGERPRINT, STRIDE, TOKENS, ids_of, open_store, payload_of, tokens_of
+from tests.kv.make import (
+    FINGERPRINT,
+    STRIDE,
+    TOKENS,
+    ids_of,
+    open_store,
+    payload_of,
+    put_tail,
+    tokens_of,
+)
 
 BUDGET = 80 * STRIDE
 # A kill loses nothing that was written; a life that waits for no device meets more kinds of kills.
@@ -41,6 +50,8 @@ def main() -> None:
             own = blocks.block_id(part.parent, blocks.pack_tokens(part.tokens))
             writer.submit(Job(part.parent, part.tokens, payload_of(own)))
         assert writer.flush(60)
+        # A conversation's end, which most turns replace.
+        put_tail(store, [*tokens, 7, 8, turn % 3][: len(tokens) + 2 + turn % 2])
         ids = ids_of(store, tokens)
         store.hold(ids[-1])
         held.append(ids[-1])

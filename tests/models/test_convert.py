@@ -518,7 +518,8 @@ def test_the_commands_convert_list_and_verify(
     assert code == 0
     listed = json.loads(out)
     assert listed["schema"] == 1
-    assert [(m["name"], m["kind"]) for m in listed["models"]] == [("tiny", "packed")]
+    names = [(m["name"], m["kind"]) for m in listed["models"]]
+    assert names == [("tiny", "packed"), ("colibri-starter", "packed")]
     assert "tiny" in coli("models")[1]
     assert coli("verify", "tiny", "--quiet")[0] == 0
     path = next((root / "tiny").glob("*.safetensors"))

@@ -349,7 +349,7 @@ SMALL = files.gguf(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(min_size=1, max_size=16), st.integers(0, len(SMALL)))
 def test_R132_damage_anywhere_gives_a_named_error_or_a_sound_file(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int

@@ -18,8 +18,9 @@ import pytest
 from colibri import cli
 from colibri.cli import coli
 from colibri.cli import plan as plan_command
-from colibri.engine import ffi
-from colibri.engine.ffi import Engine, ExpertClass, Plan
+from colibri.engine import ffi_plan
+from colibri.engine.ffi import Engine
+from colibri.engine.ffi_plan import ExpertClass, Plan
 from colibri.engine.table import EngineOptions, Format, Tensor
 from colibri.families.glm_moe_dsa import GLM_MOE_DSA
 from colibri.families.values import ConfigReader
@@ -119,7 +120,7 @@ def test_R180_with_an_indexer_a_token_takes_95_232_bytes() -> None:
             )
         )
         place += size + scales
-    assert ffi.plan(geometry, tensors).kv_bytes_per_token == 95_232
+    assert ffi_plan.plan(geometry, tensors).kv_bytes_per_token == 95_232
 
 
 def test_drafts_add_a_class_of_wider_experts(
@@ -220,14 +221,20 @@ def test_bad_values_are_usage_errors(small: Path, arguments: list[str]) -> None:
     assert cli.run(coli, "coli", ["plan", str(small), *arguments]) == 2
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--ctx", "1000000"], ["--ctx", "99999999999999999999"], ["--parallel", "4"]]
-)
+@pytest.mark.parametrize("arguments", [["--ctx", "99999999999999999999"], ["--parallel", "4"]])
 def test_what_serve_would_refuse_is_refused_with_the_flag_to_change(
     small: Path, arguments: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(coli, "coli", ["plan", str(small), *arguments, "--disk-speed", "1"]) == 2
     assert arguments[0] in capfd.readouterr().err
+
+
+def test_a_context_beyond_the_model_is_planned_with_a_warning(
+    small: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report = planned(capfd, str(small), "--ctx", "300000", "--ram", "64", "--disk-speed", "1")
+    assert report["plan"]["context"] == 300_000
+    assert any("longer than the" in text for text in report["warnings"])
 
 
 def test_what_does_not_fit_is_told_with_settings_that_do(

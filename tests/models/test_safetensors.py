@@ -163,7 +163,7 @@ def test_118000_entries_are_read_into_one_table(tmp_path: Path) -> None:
     assert len(read_folder(tmp_path).entries) == 118_000
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200), st.integers(0, 150), st.binary(max_size=8))
 def test_R132_damaged_headers_never_raise_anything_but_a_named_error(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int, tail: bytes

@@ -65,30 +65,30 @@ def steps(engine: Engine, text: str) -> Array:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("text", [FRANCE, SUM])
 def test_the_f32_path_gives_exactly_the_reference_tokens(
-    text: str, isa: Isa, starter_model: Path
+    text: str, isa: Isa, smollm2_folder: Path
 ) -> None:
     expected = prompts()[text]
-    with open_engine(starter_model, Precision.F32, isa) as engine:
+    with open_engine(smollm2_folder, Precision.F32, isa) as engine:
         tokens, first = answer(engine, text)
     assert tokens == expected["greedy"]
     best = np.argsort(-first)[:5]
     assert best.tolist() == expected["first_top5"]
     assert np.abs(first[best] - expected["first_top5_logits"]).max() < F32_LOGIT_TOLERANCE
-    decoded = Tokenizer.from_file(str(starter_model / "tokenizer.json")).decode(tokens)
+    decoded = Tokenizer.from_file(str(smollm2_folder / "tokenizer.json")).decode(tokens)
     assert decoded == expected["answer"].removesuffix("<|im_end|>")
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_the_fast_path_names_paris(isa: Isa, starter_model: Path) -> None:
-    with open_engine(starter_model, Precision.FAST, isa) as engine:
+def test_the_fast_path_names_paris(isa: Isa, smollm2_folder: Path) -> None:
+    with open_engine(smollm2_folder, Precision.FAST, isa) as engine:
         tokens, _ = answer(engine, FRANCE)
-    assert "Paris" in Tokenizer.from_file(str(starter_model / "tokenizer.json")).decode(tokens)
+    assert "Paris" in Tokenizer.from_file(str(smollm2_folder / "tokenizer.json")).decode(tokens)
 
 
-def test_the_fast_path_agrees_wherever_rounding_cannot_decide(starter_model: Path) -> None:
-    with open_engine(starter_model, Precision.F32) as engine:
+def test_the_fast_path_agrees_wherever_rounding_cannot_decide(smollm2_folder: Path) -> None:
+    with open_engine(smollm2_folder, Precision.F32) as engine:
         exact = {text: steps(engine, text) for text in prompts()}
-    with open_engine(starter_model, Precision.FAST) as engine:
+    with open_engine(smollm2_folder, Precision.FAST) as engine:
         fast = {text: steps(engine, text) for text in prompts()}
     compared = 0
     for text in prompts():

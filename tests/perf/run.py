@@ -38,6 +38,7 @@ from tests.perf.rows import (
     to_json,
 )
 from tests.perf.stream import stream_rows
+from tests.perf.timers import timer_rows
 from tests.perf.turns import turn_rows
 from tests.perf.work import work_of
 
@@ -223,6 +224,13 @@ def second_turn_rows(bench: Bench) -> Iterator[Row]:
     )
 
 
+def clock_rows(bench: Bench) -> Iterator[Row]:
+    """What it costs that the engine books the time of its steps."""
+    yield from timer_rows(
+        bench.build, bench.wants, lambda: bench.weights("q4_1").packed, quick=bench.quick
+    )
+
+
 GROUPS: tuple[Callable[[Bench], Iterator[Row]], ...] = (
     startup_rows,
     rate_rows,
@@ -233,6 +241,7 @@ GROUPS: tuple[Callable[[Bench], Iterator[Row]], ...] = (
     cache_policy_rows,
     second_turn_rows,
     parallel_rows,
+    clock_rows,
 )
 
 

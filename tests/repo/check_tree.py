@@ -14,6 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILE_LIMIT = 1 << 20  # bytes; fixtures of the oracle may be larger
 FIXTURE_LIMIT = 8 << 20
+# The one model that is a part of the program; `make starter` makes it.
+BUILTIN = "sidecar/colibri/builtin/"
+BUILTIN_LIMIT = 12_000_000
 WEIGHTS = (".safetensors", ".gguf", ".pt", ".pth", ".onnx", ".npz")
 # An absolute path into someone's home or workplace.
 MACHINE_PATH = re.compile(r"(?<![\w./~-])/(?:work|root|home|Users)/[\w.]")
@@ -45,10 +48,10 @@ def case_collisions(names: Iterable[str]) -> list[str]:
 def file_problems(name: str, data: bytes) -> list[str]:
     """What is wrong with one tracked file."""
     problems = []
-    fixture = "/fixtures/" in name
-    if name.endswith(WEIGHTS) and not fixture:
+    fixture, builtin = "/fixtures/" in name, name.startswith(BUILTIN)
+    if name.endswith(WEIGHTS) and not fixture and not builtin:
         problems.append(f"{name}: weights are not tracked; fetch or generate them")
-    limit = FIXTURE_LIMIT if fixture else FILE_LIMIT
+    limit = BUILTIN_LIMIT if builtin else FIXTURE_LIMIT if fixture else FILE_LIMIT
     if len(data) > limit:
         problems.append(f"{name}: {len(data)} bytes, more than {limit}; generate it instead")
     if b"\0" in data:

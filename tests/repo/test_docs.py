@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
 
 from colibri import settings
 from colibri.api.app import create_app
+from colibri.api.services import Services
 from colibri.cli import COMMANDS, coli
 from colibri_app.entry import sidecar
+from tests.clients.environments import NODE, PYTHON
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# Set by the program for its own child process, never by a person.
-INTERNAL = {"COLIBRI_ENGINE_CHILD"}
-OUTSIDE_V1 = {"/", "/health"}
+# Set by the program for its own child processes, never by a person.
+INTERNAL = {"COLIBRI_APP_CHILD", "COLIBRI_ENGINE_CHILD"}
+OUTSIDE_V1 = ("/health", "/metrics", "/experts", "/profile", "/api/", "/app")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -72,14 +74,18 @@ def test_every_variable_is_named_in_the_docs(documented: str) -> None:
 
 def _routes() -> set[str]:
     """`METHOD /path` of every route, with the doubled and missing /v1 brought back to one."""
-    services: Any = SimpleNamespace(
-        settings=settings.resolve({}, environ={}).settings, model=None, engine=None, scheduler=None
+    services = Services(
+        settings=settings.resolve({}, environ={}).settings,
+        engine=Mock(),
+        scheduler=Mock(),
+        loader=Mock(),
     )
     found = set()
     for rule in create_app(services).url_map.iter_rules():
         path = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule)
         bare = re.sub(r"^(/v1)+", "", path)
-        path = path if path in OUTSIDE_V1 else f"/v1{bare}"
+        outside = path == "/" or path.startswith(OUTSIDE_V1)
+        path = path if outside else f"/v1{bare}"
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}:
             found.add(f"{method} {path}")
     return found
@@ -107,3 +113,28 @@ def test_every_make_target_that_the_docs_name_exists() -> None:
         named |= set(re.findall(r"`?make ([a-z][a-z-]+)`", page.read_text()))
     assert {"setup", "run", "test"} <= named
     assert [name for name in sorted(named) if f"\n{name}:" not in makefile] == []
+
+
+def test_every_client_is_set_up_as_the_dashboard_shows_it() -> None:
+    """The page Server and docs/clients.md have one source: its blocks, filled in."""
+    filled = {"URL": "http://127.0.0.1:8000", "MODEL": "glm-5.2-colibri", "KEY": "local"}
+    page = (ROOT / "docs" / "clients.md").read_text()
+    clients = json.loads((ROOT / "frontend" / "src" / "server" / "clients.json").read_text())
+    assert len(clients) >= 11
+    for client in clients:
+        assert f"## {client['name']}\n" in page
+        for block in client["blocks"]:
+            text = block["text"]
+            for name, value in {**filled, "CONTEXT": "32768"}.items():
+                text = text.replace(f"%{name}%", value)
+            assert "%" not in text
+            assert f"```{block['language']}\n{text}\n```" in page, client["name"]
+
+
+def test_the_page_of_clients_names_the_versions_that_are_tried() -> None:
+    page = " ".join((ROOT / "docs" / "clients.md").read_text().split())
+    pins = [pin for name, pins in PYTHON.items() if name != "node" for pin in pins]
+    pins += [f"{name}=={version}" for package in NODE.values() for name, version in package.items()]
+    tried = page[page.index("Tried with") :]
+    for pin in pins:
+        assert f" {pin.partition('==')[2]}" in tried, pin

@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from colibri.engine.answer import Part
 from colibri.engine.backend import EngineBackend
 from colibri.engine.draft_policy import DraftPolicy, StepCost
 from colibri.engine.protocol import Done, Event, Failed, Stop, Submit, Tokens
 from colibri.engine.worker import Worker
+from colibri.text.parts import joined
 
 TIMEOUT = 60
 
@@ -89,4 +91,10 @@ class EngineLoop:
 
 
 def text_of(events: Sequence[Event]) -> str:
-    return "".join(p.text for e in events if isinstance(e, Tokens) for p in e.parts)
+    """The visible text of a job's events."""
+    return "".join(event.text for event in events if isinstance(event, Tokens))
+
+
+def parts_of(events: Sequence[Event]) -> list[Part]:
+    """What a job's events tell, neighbours joined."""
+    return joined(part for event in events if isinstance(event, Tokens) for part in event.parts)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from colibri.engine import parking, worker
+from colibri.engine.backend import Tell
 from colibri.engine.protocol import Done
 from colibri.engine.table import EngineOptions
 from colibri.models import backend as opening
@@ -23,7 +25,7 @@ from tests.support.engineloop import EngineLoop
 EXPERT_SLOTS = 5  # of 32 experts of the trunk, and of 16 of the MTP layer
 
 
-def open_backend(options: dict[str, Any]) -> NativeBackend:
+def open_backend(options: dict[str, Any], tell: Tell | None = None) -> NativeBackend:
     """As `colibri.models.backend.open_backend`, with engine options that users do not have:
     `expert_slots` and `fault`.
     """
@@ -31,12 +33,12 @@ def open_backend(options: dict[str, Any]) -> NativeBackend:
     rest = {name: value for name, value in options.items() if name not in own}
     patched = functools.partial(EngineOptions, **{"expert_slots": EXPERT_SLOTS, **own})
     with mock.patch.object(opening, "EngineOptions", patched):
-        return NativeBackend(Options(**rest))
+        return NativeBackend(Options(**rest), tell)
 
 
-def open_on_slow_disk(options: dict[str, Any]) -> NativeBackend:
+def open_on_slow_disk(options: dict[str, Any], tell: Tell | None = None) -> NativeBackend:
     """The same, with a disk that takes four blocks a second."""
-    backend = open_backend(options)
+    backend = open_backend(options, tell)
     assert backend.disk is not None
     put = backend.disk.store.put
 
@@ -46,6 +48,13 @@ def open_on_slow_disk(options: dict[str, Any]) -> NativeBackend:
 
     backend.disk.store.put = slow  # type: ignore[method-assign]
     return backend
+
+
+def open_that_saves_chunks(options: dict[str, Any], tell: Tell | None = None) -> NativeBackend:
+    """The same, reading prompts in small slices and saving unfinished chunks as often as it can."""
+    worker.SLICE_MS = -1  # type: ignore[misc]
+    parking.SECONDS = 0.0  # type: ignore[misc]
+    return open_backend(options, tell)
 
 
 def options(folder: Path, state: Path | None = None, **other: Any) -> dict[str, Any]:
@@ -65,6 +74,7 @@ class Answer:
         self.logits = logits
         self.cached = done.usage.cached
         self.prompt = done.usage.prompt
+        self.work = done.work
 
     @property
     def same(self) -> tuple[list[int], str, bytes]:

@@ -11,9 +11,10 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from colibri.engine.answer import CallArguments, CallEnd, CallStart, Part
 from colibri.text.arguments import Tools
 from colibri.text.dialect import GLM, HERMES, INKLING, Dialect
-from colibri.text.parts import MARK, CallArguments, CallEnd, CallStart, Part, joined
+from colibri.text.parts import MARK, joined
 
 WEATHER = {
     "type": "function",

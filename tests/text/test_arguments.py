@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from colibri.engine.answer import CallArguments, CallEnd, CallStart, Part
 from colibri.text.arguments import (
     ANY,
     CallWriter,
@@ -18,7 +19,6 @@ from colibri.text.arguments import (
     parse_json,
     quote,
 )
-from colibri.text.parts import CallArguments, CallEnd, CallStart, Part
 
 
 def typed(schema: Any, raw: str, defs: Any = None) -> Any:

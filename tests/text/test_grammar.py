@@ -8,25 +8,19 @@ from typing import Any
 
 import pytest
 
+from colibri.engine.answer import CallArguments, CallEnd, CallStart, Grammar, Part, Text
 from colibri.text.arguments import Tools
 from colibri.text.detok import Detokenizer
 from colibri.text.dialect import GLM, HERMES, INKLING, Dialect
-from colibri.text.grammar import (
-    Grammar,
-    Masks,
-    Matcher,
-    Syntax,
-    json_object,
-    json_schema,
-    tool_calls,
-)
-from colibri.text.parts import CallArguments, CallEnd, CallStart, Part, Text, joined
+from colibri.text.grammar import Masks, Matcher, Syntax, json_object, json_schema, tool_calls
+from colibri.text.parts import joined
 from colibri.text.tokenizer import Tokenizer, from_json
 from tests.models import files
 from tests.text.answers import NOW, WEATHER
 
 VOCAB = 320
 TOOLS = Tools([WEATHER, NOW])
+PARAMETERS: dict[str, Any] = WEATHER["function"]["parameters"]["properties"]  # type: ignore[index]
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "integer"}},
@@ -140,6 +134,8 @@ def test_a_forced_call_is_always_a_call(dialect: Dialect, tokenizer: Tokenizer, 
         arguments = [part.text for part in found if isinstance(part, CallArguments)]
         value = json.loads("".join(arguments))
         assert isinstance(value.get("days", 1), int | float)
+        known = PARAMETERS if starts[0].name == "weather" else {}
+        assert value.keys() <= known.keys(), "a parameter that nobody declared"
         assert value.get("colour", "red") in ("red", "green")
         assert found[-1] == CallEnd(0, complete=True)
 
@@ -250,7 +246,7 @@ def test_padding_of_the_vocabulary_is_never_allowed() -> None:
 
 
 def test_a_grammar_that_is_too_large_is_given_up_and_not_the_answer() -> None:
-    schema = {"type": "object", "properties": {f"p{n}": {"type": "null"} for n in range(2500)}}
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "null"} for n in range(1500)}}
     state = matcher(json_schema(schema, syntax(HERMES, LETTERS)), LETTERS)
     assert state.mask() is not None and state.failed == ""
     assert state.accept(LETTERS.encode("{")[0])
@@ -259,3 +255,114 @@ def test_a_grammar_that_is_too_large_is_given_up_and_not_the_answer() -> None:
     assert state.accept(5) and state.fork().mask() is None
     state.rollback(1)
     assert state.mask() is None
+
+
+def wide(count: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(count)}}
+
+
+def test_a_schema_that_would_hold_up_the_engine_is_not_enforced() -> None:
+    """Preparing 8,000 properties took longer than an engine may make no progress: it was ended,
+    and with it the answers of everybody."""
+    long = {"const": "x" * 200_000}
+    for schema in (wide(8000), long, {"anyOf": [True] * 8000}):
+        grammar = json_schema(schema, syntax(HERMES, LETTERS))
+        assert not grammar.source and "together" in grammar.notes[0]
+    for dialect in (GLM, HERMES, INKLING):
+        tools = Tools([{"name": "f", "parameters": wide(8000)}])
+        grammar = tool_calls(tools, syntax(dialect, TOKENS), many=False)
+        assert "p7999" not in grammar.source and "together" in grammar.notes[0]
+        assert matcher(grammar, TOKENS).mask() is not None
+
+
+def test_the_schemas_of_many_tools_share_the_room_and_all_names_are_enforced() -> None:
+    tools = Tools([{"name": f"f{n}", "parameters": wide(100 + n)} for n in range(60)])
+    grammar = tool_calls(tools, syntax(HERMES, TOKENS), many=False)
+    assert "p100" in grammar.source and "p150" not in grammar.source
+    assert all(f'\\"f{n}\\"' in grammar.source for n in range(60))
+
+
+def test_tools_with_the_same_schema_cost_it_once() -> None:
+    tools = Tools([{"name": f"f{n}", "parameters": wide(100)} for n in range(60)])
+    grammar = tool_calls(tools, syntax(HERMES, TOKENS), many=False)
+    assert grammar.source.count("p99") == 1 and not grammar.notes
+
+
+def test_a_tool_with_an_endless_name_is_not_demanded() -> None:
+    """A literal of 100,000 letters cost minutes in the engine."""
+    tools = Tools([{"name": name, "parameters": None} for name in ("n" * 100_000, "f")])
+    grammar = tool_calls(tools, syntax(HERMES, TOKENS), many=False)
+    assert "nnn" not in grammar.source and '\\"f\\"' in grammar.source and grammar.notes
+    assert not tool_calls(tools, syntax(HERMES, TOKENS), name="n" * 100_000, many=False).source
+
+
+def test_control_characters_of_a_schema_do_not_reach_the_log() -> None:
+    schema = {"type": "string", "format": "\x00\x1b[2J\n2026 INFO forged"}
+    notes = json_schema(schema, syntax(HERMES, LETTERS)).notes
+    assert notes and all(note.isprintable() for note in notes), notes
+
+
+def test_R129_letters_of_a_control_token_in_a_schema_stay_letters() -> None:
+    """A name that a client chose would else end the turn, or open a role."""
+    for text in ("<|user|>", "<think>", "a<|im_end|>b", "<|message_model|>", "é<|user|>"):
+        for schema in ({"const": text}, {"properties": {text: {}}, "required": [text]}):
+            whole = {"type": "object", **schema} if "required" in schema else schema
+            for tokenizer in (TOKENS, LETTERS):
+                grammar = json_schema(whole, syntax(HERMES, tokenizer))
+                ids = babble(grammar, tokenizer, 1)
+                assert not set(ids) & tokenizer.marker_ids
+                value = json.loads(tokenizer.decode(ids))
+                assert value == text or text in value
+
+
+def test_markers_of_another_dialect_in_a_call_stay_letters() -> None:
+    grammar = tool_calls(TOOLS, Syntax("hermes"), name="now", many=False)
+    ids = babble(grammar, TOKENS, 1)
+    assert not set(ids) & TOKENS.marker_ids
+    assert TOKENS.decode(ids).startswith("<tool_call>\n{")
+
+
+def test_a_tool_that_welcomes_other_parameters_gets_them() -> None:
+    open_ = {"properties": {"a": {"type": "integer"}}, "additionalProperties": True}
+    for schema, allowed_ in ((open_, True), ({"properties": open_["properties"]}, False)):
+        tools = Tools([{"name": "now", "parameters": schema}])
+        state = matcher(tool_calls(tools, syntax(HERMES, TOKENS), many=False), TOKENS)
+        call = '<tool_call>\n{"name": "now", "arguments": {"b": 1}}\n</tool_call>'
+        ids = TOKENS.encode(call, markers=True)
+        assert all(state.accept(token) for token in ids) is allowed_
+
+
+def accepts(grammar: Grammar, text: str) -> bool:
+    """Whether an answer may be this whole text."""
+    state = matcher(grammar, TOKENS)
+    return (
+        all(state.accept(token) for token in TOKENS.encode(text, markers=True)) and state.finished
+    )
+
+
+def test_objects_that_list_their_properties_have_no_others() -> None:
+    """Unless the schema says so. Most clients leave `additionalProperties` out."""
+    inner = {"type": "object", "properties": {"c": {"type": "integer"}}}
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": inner}, "b": {"$ref": "#/$defs/d"}},
+        "$defs": {"d": {"anyOf": [inner, {"type": "null"}]}},
+    }
+    closed = json_schema(schema, syntax(HERMES, TOKENS))
+    assert accepts(closed, '{"a": [{"c": 1}], "b": {"c": 2}}')
+    for extra in ('{"x": 1}', '{"a": [{"c": 1, "x": 2}]}', '{"b": {"x": 2}}'):
+        assert not accepts(closed, extra)
+    welcome = json_schema({**schema, "additionalProperties": True}, syntax(HERMES, TOKENS))
+    assert accepts(welcome, '{"x": 1}')
+    both = {"allOf": [inner, {"type": "object", "properties": {"e": {"type": "null"}}}]}
+    assert accepts(json_schema(both, syntax(HERMES, TOKENS)), '{"c": 1, "e": null}')
+    assert accepts(json_object(syntax(HERMES, TOKENS)), '{"anything": {"x": 1}}')
+
+
+def test_calls_do_not_go_on_without_end() -> None:
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    for dialect, one in ((HERMES, call), (GLM, "<tool_call>now</tool_call>")):
+        grammar = tool_calls(TOOLS, syntax(dialect, TOKENS), name="now", many=True)
+        between = "\n" if dialect is HERMES else ""
+        assert accepts(grammar, between.join([one] * 16))
+        assert not accepts(grammar, between.join([one] * 17))

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from colibri.engine.answer import CallArguments, CallStart
 from colibri.families.glm_template import TEMPLATE
 from colibri.text.arguments import Tools
 from colibri.text.dialect import HERMES
 from colibri.text.history import arguments_object, prepare, usable_tools
-from colibri.text.parts import MARK, CallArguments, CallStart, joined
+from colibri.text.parts import MARK, joined
 from colibri.text.template import ChatTemplate
 from colibri.text.tokenizer import from_json
 from tests.models import files

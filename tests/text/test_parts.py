@@ -12,22 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from colibri.engine.answer import CallArguments, CallEnd, CallStart, Part, Reasoning, Text
 from colibri.families import FAMILIES
 from colibri.families.glm_moe_dsa import GLM_MOE_DSA
 from colibri.families.llama import LLAMA
 from colibri.text.arguments import Tools
 from colibri.text.detok import Detokenizer
 from colibri.text.dialect import GLM, HERMES, INKLING, Dialect
-from colibri.text.parts import (
-    MARK,
-    CallArguments,
-    CallEnd,
-    CallStart,
-    MarkFilter,
-    Part,
-    Reasoning,
-    Text,
-)
+from colibri.text.parts import MARK, MarkFilter
 from colibri.text.tokenizer import from_json
 from tests.models import files
 from tests.text.answers import (
@@ -84,7 +76,7 @@ def test_10000_random_cuttings_give_the_same_parts(dialect: Dialect) -> None:
         assert parse(dialect, list(text), **options) == whole, (seed, text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from(DIALECTS),
     st.lists(st.one_of(st.text(max_size=8), st.sampled_from(GLM.markers + INKLING.markers))),
@@ -98,7 +90,7 @@ def test_any_pieces_give_the_parts_of_the_whole(
     assert parse(dialect, pieces, reasoning=reasoning) == whole
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(DIALECTS), st.text())
 def test_text_without_markers_comes_out_as_it_went_in(dialect: Dialect, text: str) -> None:
     """Without tools nothing is held back for layout, and nothing is dropped."""

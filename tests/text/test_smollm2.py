@@ -1,4 +1,4 @@
-"""The text side of the real starter model: prompts and ids equal the reference."""
+"""The text side of the real SmolLM2: prompts and ids equal the reference."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from colibri.engine.answer import CallEnd, CallStart
 from colibri.models.model import ModelText, open_text
 from colibri.text.detok import Detokenizer
 from colibri.text.dialect import HERMES
 from colibri.text.grammar import Masks, Syntax, tool_calls
 from colibri.text.history import prepare, usable_tools
-from colibri.text.parts import CallEnd, CallStart
 from tests.text import answers
 
 REFERENCE = Path(__file__).parents[1] / "oracle" / "data" / "smollm2_reference.json"
@@ -23,8 +23,8 @@ PROMPTS: list[dict[str, Any]] = json.loads(REFERENCE.read_text())["prompts"]
 
 
 @pytest.fixture(scope="module")
-def smollm2(starter_model: Path) -> ModelText:
-    return open_text(starter_model)
+def smollm2(smollm2_folder: Path) -> ModelText:
+    return open_text(smollm2_folder)
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=lambda prompt: prompt["text"])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from colibri.errors import ModelError
+from colibri.text import tokenizer
 from colibri.text.tokenizer import Guard, Tokenizer, from_json, load
 from tests.models import files
 
@@ -176,3 +177,25 @@ def test_a_missing_tokenizer_is_refused_by_file(tmp_path: Path) -> None:
 def test_the_vocabulary_size_counts_added_tokens() -> None:
     assert TOKENIZER.vocab_size == max(CONTROL) + 1
     assert isinstance(TOKENIZER, Tokenizer)
+
+
+@given(st.text(st.sampled_from("ab \n<|user>é😀"), max_size=400), st.integers(1, 40))
+def test_a_text_is_too_long_only_if_it_is(text: str, limit: int) -> None:
+    """However it is cut into pieces to be counted."""
+    exact = len(TOKENIZER.encode(text, markers=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "_PIECE", 37)
+        patch.setattr(tokenizer, "_SPARSE", 0)
+        try:
+            TOKENIZER.check_length(text, limit)
+        except tokenizer.TooManyTokensError as error:
+            assert limit < error.tokens <= exact
+
+
+def test_a_text_without_blanks_is_cut_anywhere_and_one_far_too_long_is_left_early() -> None:
+    text = "the" * 1_000_000
+    with pytest.raises(tokenizer.TooManyTokensError) as caught:
+        TOKENIZER.check_length(text, 1000)
+    assert 1000 < caught.value.tokens < len(text) // 10
+    TOKENIZER.check_length(text, None)
+    TOKENIZER.check_length(text, 4_000_000)

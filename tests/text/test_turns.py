@@ -16,6 +16,7 @@ from colibri.engine.slots import common_prefix
 from colibri.families.glm_template import TEMPLATE
 from colibri.models import synthetic
 from colibri.models.model import open_text
+from colibri.text.history import prepare
 from colibri.text.template import ChatTemplate
 from colibri.text.tokenizer import from_json
 from colibri.text.volatile import stable_message, stable_system
@@ -96,9 +97,9 @@ def test_R109_the_second_to_last_answer_stays_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("answer", ["Paris.", "Paris.\n", " Paris", "Zwölf\n\n- a\n- b", "a  b"])
-def test_chatml_history_is_what_was_generated(starter_model: Path, answer: str) -> None:
-    """The starter's own template and its vocabulary with merges: no boundary moves."""
-    template = open_text(starter_model).template
+def test_chatml_history_is_what_was_generated(smollm2_folder: Path, answer: str) -> None:
+    """SmolLM2's own template and its vocabulary with merges: no boundary moves."""
+    template = open_text(smollm2_folder).template
     assert template is not None
     held = computed(template, answer)
     assert common_prefix(held, again(template, said(content=answer))) == len(held)
@@ -191,3 +192,16 @@ def test_R042_claude_codes_own_body_differs_in_nothing_but_the_line() -> None:
         for h in ("aaaaa", "bbbbb")
     }
     assert len(prompts) == 1
+
+
+def test_R042_the_line_is_dropped_also_where_tools_are_written_before_it() -> None:
+    """A template without tools gets them at the beginning of the system text."""
+    tools = [{"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}]
+
+    def system(mark: str) -> str:
+        said = {"role": "system", "content": f"{BILLING.format(1, 'cli', mark)}\nBe brief."}
+        messages, _ = prepare([said, NEXT], tools, template_takes_tools=False)
+        return str(messages[0]["content"])
+
+    assert system("aaaaa") == system("bbbbb")
+    assert system("aaaaa").endswith("\n\nBe brief.")

@@ -14,13 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from colibri import cli
-from colibri.cli import serve
+from colibri import __version__, cli
+from colibri.cli import browser, serve
 from colibri.errors import UsageError
 from colibri.settings import Settings
-from colibri_app import entry
 
 TIMEOUT = 60
+
+
+# A source tree need not have the model that comes with the program.
+WITHOUT_STARTER = (
+    "import sys\n"
+    "from colibri import cli, paths\n"
+    "paths.starter_dir = lambda: None\n"
+    "sys.exit(cli.run(cli.coli, 'coli', {}))"
+)
 
 
 def run(*arguments: str, code: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
@@ -77,7 +85,7 @@ def test_a_folder_that_is_no_valid_model_exits_with_4_and_leaves_nothing(tmp_pat
 
 def test_without_any_model_the_way_to_one_is_told() -> None:
     """R217: no flag at all is a clear sentence, not a crash."""
-    result = run("serve", "--port", "0")
+    result = run(code=WITHOUT_STARTER.format(["serve", "--port", "0"]))
     assert result.returncode == 3
     assert "--model" in result.stderr
 
@@ -128,7 +136,7 @@ def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_variable_is_warned_about_on_stderr() -> None:
-    result = run("serve", "--port", "0", COLI_PROT="1")
+    result = run("serve", "--model", "no-such-model", "--port", "0", COLI_PROT="1")
     assert "COLI_PROT" in result.stderr
     assert "COLI_PORT?" in result.stderr
 
@@ -247,16 +255,14 @@ def test_the_engine_child_flag_of_the_frozen_program_starts_no_server() -> None:
     assert result.stdout == ""
 
 
-def test_without_no_window_the_entry_says_that_there_is_no_window_yet() -> None:
+@pytest.mark.parametrize("program", ["sidecar", "coli", "coli.exe"])
+def test_the_frozen_program_is_the_command_that_it_is_called_by(program: str) -> None:
     code = (
-        "import sys; sys.argv = ['sidecar', '--port', '0', '--no-browser']\n"
+        f"import sys; sys.argv = ['/somewhere/{program}', '--version']\n"
         "from colibri_app.entry import main; main()"
     )
-    result = run(code=code)
-    assert result.returncode == 3  # no model is installed here
-    assert "no window of its own" in result.stderr
-    code = code.replace("'--no-browser'", "'--no-window'")
-    assert "no window of its own" not in run(code=code).stderr
+    name = program.removesuffix(".exe")
+    assert run(code=code).stdout == f"{name}, version {__version__}\n"
 
 
 def test_without_a_display_no_browser_takes_over_the_terminal(
@@ -264,12 +270,12 @@ def test_without_a_display_no_browser_takes_over_the_terminal(
 ) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.setattr(entry.sys, "platform", "linux")
-    monkeypatch.setattr(entry.webbrowser, "open", lambda _: pytest.fail("a browser was opened"))
-    entry._open_browser("http://127.0.0.1:1")
+    monkeypatch.setattr(browser.sys, "platform", "linux")
+    monkeypatch.setattr(browser.webbrowser, "open", lambda _: pytest.fail("a browser was opened"))
+    browser.open_browser("http://127.0.0.1:1")
     assert "http://127.0.0.1:1" in capsys.readouterr().err
     monkeypatch.setenv("DISPLAY", ":0")
     opened: list[str] = []
-    monkeypatch.setattr(entry.webbrowser, "open", lambda url: opened.append(url) or True)
-    entry._open_browser("http://127.0.0.1:1")
+    monkeypatch.setattr(browser.webbrowser, "open", lambda url: opened.append(url) or True)
+    browser.open_browser("http://127.0.0.1:1")
     assert opened == ["http://127.0.0.1:1"]

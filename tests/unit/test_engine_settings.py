@@ -39,9 +39,8 @@ def opened_with(chosen: Settings, model: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def opened(chosen: Settings, model: Path, monkeypatch: pytest.MonkeyPatch) -> _Opened:
-    def stop(
-        _paths: Any, _geometry: Any, _tensors: Any, options: EngineOptions, mirrors: Any
-    ) -> None:
+    def stop(_paths: Any, _geometry: Any, _tensors: Any, *rest: Any) -> None:
+        options, mirrors, _loading = rest
         raise _Opened(options, mirrors)
 
     monkeypatch.setattr(backend.ffi, "Engine", stop)
@@ -87,3 +86,11 @@ def test_every_way_of_reading_has_a_name(
     options = opened_with(Settings(io_mode=mode), model, monkeypatch)
     assert options.io_mode == IoMode[mode.upper()]
     assert msgspec.to_builtins(options)["io_mode"] == IoMode[mode.upper()].value
+
+
+def test_force_gives_a_model_that_does_not_fit_the_least_that_it_needs(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tight = opened_with(Settings(ram="1MB"), model, monkeypatch)
+    assert tight.memory_budget == 1_000_000
+    assert opened_with(Settings(ram="1MB", force=True), model, monkeypatch).memory_budget > 1e6

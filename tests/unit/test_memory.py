@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from colibri.engine.ffi import Plan
+from colibri.engine.ffi_plan import Plan
+from colibri.engine.table import Geometry
 from colibri.hardware import memory
 from colibri.models.budget import choose_context, program_bytes, remedy, store_queue_bytes
 from colibri.sizes import Size, parse
@@ -223,8 +224,18 @@ def test_the_programs_own_memory_counts_both_processes() -> None:
 
 def test_what_waits_for_the_prefix_store_is_part_of_the_budget() -> None:
     """A server that never stops decoding fills the queue, because it writes next to nothing."""
-    assert store_queue_bytes(None) == store_queue_bytes(5) == 16 << 20
-    assert store_queue_bytes(0) == 0
+    dense, moe = small_geometry(0), small_geometry(8)
+    assert store_queue_bytes(None, dense, 0) == store_queue_bytes(5, dense, 0) == 16 << 20
+    assert store_queue_bytes(0, moe, 0) == 0
+    # With routed experts a chunk takes minutes, and its rows are saved now and then.
+    assert store_queue_bytes(5, moe, 0) == (16 << 20) + 4096 * 64 * 4
+    assert store_queue_bytes(5, moe, 1000) == (16 << 20) + 1000 * 64 * 4
+
+
+def small_geometry(experts: int) -> Geometry:
+    return Geometry(
+        family=2, n_layers=3, hidden=64, vocab=100, max_position=8192, n_experts=experts
+    )
 
 
 def test_the_remedy_names_flags_with_figures_that_suffice() -> None:

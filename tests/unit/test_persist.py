@@ -8,11 +8,13 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from colibri.engine import fake
+from colibri.engine import fake, persist
 from colibri.engine.fake import BLOCK_BYTES, BLOCK_TOKENS, FakeBackend, Options, Script
 from colibri.engine.protocol import Accepted, Cancel, Done, Event, Failed, Stop, Submit, Tokens
 from colibri.engine.worker import Worker
@@ -20,6 +22,7 @@ from colibri.kv.disk import Disk
 from colibri.kv.inventory import STORE_NAME
 
 TIMEOUT = 20
+LEAST_TAIL = 8
 BUDGET = 1 << 24
 SYSTEM = "You are a helpful system prompt of some length, the same for everyone. "
 
@@ -30,7 +33,7 @@ class Server:
     def __init__(self, folder: Path, slots: int = 1, parallel: int = 1, window: int = 0) -> None:
         self.backend = FakeBackend(Options(context=1 << 16))
         self.backend.window = window
-        self.disk = Disk(folder, "model", (BLOCK_TOKENS, BLOCK_BYTES), BUDGET)
+        self.disk = Disk(folder, "model", "layout", (BLOCK_TOKENS, BLOCK_BYTES), BUDGET)
         self.backend.disk = self.disk
         self.events: queue.Queue[Event] = queue.Queue()
         self.worker = Worker(self.backend, self.events.put, slots=slots, parallel=parallel)
@@ -92,15 +95,15 @@ def blocks(text: str) -> int:
     return len(text) // BLOCK_TOKENS * BLOCK_TOKENS
 
 
-def test_after_a_restart_a_conversation_goes_on_from_its_last_whole_block(tmp_path: Path) -> None:
+def test_R117_after_a_restart_a_conversation_goes_on_from_its_last_token(tmp_path: Path) -> None:
     first = Server(tmp_path)
-    prompt = SYSTEM * 5
+    prompt = SYSTEM * 5 + "and so on"
     assert first.cached(prompt) == 0
     first.stop()
     second = Server(tmp_path)
     try:
-        assert second.cached(prompt + "and now?") == blocks(prompt)
-        assert second.backend.imported == blocks(prompt) // BLOCK_TOKENS
+        assert second.cached(prompt + "and now?") == len(prompt)
+        assert second.backend.imported == blocks(prompt) // BLOCK_TOKENS + 1
         assert second.cached(prompt + "and now? really?") >= len(prompt)
     finally:
         second.stop()
@@ -132,7 +135,8 @@ def test_a_new_conversation_takes_the_common_beginning_from_disk(tmp_path: Path)
     first.stop()
     second = Server(tmp_path)
     try:
-        assert second.cached(SYSTEM * 4 + "and now for another") == blocks(SYSTEM * 4)
+        # Of a block that goes on otherwise the common beginning is used.
+        assert second.cached(SYSTEM * 4 + "and now for another") == len(SYSTEM * 4)
     finally:
         second.stop()
 
@@ -169,6 +173,23 @@ def test_a_damaged_block_is_computed_again(tmp_path: Path) -> None:
     second = Server(tmp_path)
     try:
         assert second.cached(prompt + "x") == 5 * BLOCK_TOKENS
+        second.wait_saved()
+    finally:
+        second.stop()
+
+
+def test_a_damaged_tail_is_computed_again(tmp_path: Path) -> None:
+    first = Server(tmp_path)
+    prompt = SYSTEM * 5 + "and so on"
+    first.cached(prompt)
+    first.stop()
+    (segment,) = (p for p in (tmp_path / STORE_NAME).iterdir() if p.stat().st_size > 3 * 8192)
+    data = bytearray(segment.read_bytes())
+    data[-4096] ^= 1  # the first byte of the last payload
+    segment.write_bytes(data)
+    second = Server(tmp_path)
+    try:
+        assert second.cached(prompt + "x") == blocks(prompt)
     finally:
         second.stop()
 
@@ -190,6 +211,40 @@ def test_a_block_is_stored_once(server: Server) -> None:
     server.cached(SYSTEM * 4)
     server.wait_saved()
     assert server.disk.store.stats().put_blocks - stored <= 3
+
+
+def test_each_turn_replaces_the_tail_of_the_one_before(tmp_path: Path) -> None:
+    """A conversation that goes on leaves no old ends behind, and a tail is written at a turn's end
+    only.
+    """
+    server, said = Server(tmp_path), SYSTEM
+    try:
+        for turn in range(6):
+            said += f"turn {turn}. "
+            server.backend.enqueue(Script(pieces=()))
+            server.cached(said)
+            server.wait_saved()
+            stats = server.disk.store.stats()
+            tail = len(said) % BLOCK_TOKENS >= LEAST_TAIL
+            assert stats.blocks == len(said) // BLOCK_TOKENS + tail
+        before = stats.put_blocks
+        server.backend.enqueue(Script(pieces=()))
+        server.cached(said)
+        server.wait_saved()
+        assert server.disk.store.stats().put_blocks == before, "what is stored is not written again"
+    finally:
+        server.stop()
+
+
+def test_short_ends_are_not_worth_a_block(tmp_path: Path) -> None:
+    for more, blocks_stored in ((LEAST_TAIL - 1, 1), (LEAST_TAIL, 2)):
+        server = Server(tmp_path)
+        server.backend.enqueue(Script(pieces=()))
+        server.cached("x" * (BLOCK_TOKENS + more))
+        server.stop()
+        server = Server(tmp_path)
+        assert server.disk.store.stats().blocks == blocks_stored
+        server.stop()
 
 
 def test_each_slot_says_what_it_held(tmp_path: Path) -> None:
@@ -227,7 +282,7 @@ def test_a_job_that_ends_while_blocks_are_read_leaves_its_slot_as_it_was(tmp_pat
         assert isinstance(done, Done)
         assert done.finish_reason == "cancelled"
         second.disk.store.read = read  # type: ignore[method-assign]
-        assert second.cached(prompt + "z") == blocks(prompt)
+        assert second.cached(prompt + "z") == len(prompt)
         assert second.backend.open_sessions <= 3
     finally:
         second.stop()
@@ -268,9 +323,9 @@ def test_with_windows_the_better_of_memory_and_disk_is_taken(tmp_path: Path) -> 
     first.stop()
     second = Server(tmp_path, window=8)
     try:
-        assert second.cached(SYSTEM * 4 + "x" * 20) == blocks(SYSTEM * 4)
-        # Behind the window: neither memory nor a block's border can be gone back to.
-        assert second.cached(SYSTEM * 2 + "other") == blocks(SYSTEM * 2)
+        assert second.cached(SYSTEM * 4 + "x" * 20) == len(SYSTEM * 4)
+        # Behind the window: memory cannot go back to it.
+        assert second.cached(SYSTEM * 2 + "other") == len(SYSTEM * 2)
     finally:
         second.stop()
 
@@ -295,7 +350,7 @@ def test_a_conversation_that_leaves_its_slot_is_still_written_to_its_end(tmp_pat
     first.stop()
     second = Server(tmp_path)
     try:
-        assert second.cached(prompt + "and now?") == blocks(prompt)
+        assert second.cached(prompt + "and now?") == len(prompt)
     finally:
         second.stop()
 
@@ -307,7 +362,7 @@ def test_writing_goes_on_while_others_decode(tmp_path: Path) -> None:
         endless = server.submit("endless")
         while not isinstance(server.next(endless), Tokens):
             pass
-        server.worker._running[0].job.limit = 1 << 15
+        server.worker._jobs.running[0].job.limit = 1 << 15
         server.cached(SYSTEM * 2)
         end = time.monotonic() + TIMEOUT
         while server.disk.store.stats().put_blocks < 2:
@@ -316,3 +371,61 @@ def test_writing_goes_on_while_others_decode(tmp_path: Path) -> None:
         server.worker.handle(Cancel(job=endless))
     finally:
         server.stop()
+
+
+@contextmanager
+def blocked_disk(server: Server) -> Iterator[threading.Event]:
+    """A disk that takes nothing until the event is set, and a queue of two blocks before it."""
+    free, put = threading.Event(), server.disk.store.put
+
+    def slow(*args: Any) -> bytes | None:
+        free.wait(TIMEOUT)
+        return put(*args)
+
+    server.disk.store.put = slow  # type: ignore[method-assign]
+    server.disk.writer._limit = 2 * BLOCK_BYTES
+    try:
+        yield free
+    finally:
+        free.set()
+
+
+def test_the_loop_goes_on_while_a_conversation_that_has_to_go_is_saved(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has to be saved whole, however long that takes; meanwhile a cancel is served at once."""
+    monkeypatch.setattr(persist, "_RESCUE_SECONDS", 1e6)
+    long = SYSTEM * 5
+    with blocked_disk(server) as free:
+        server.cached(long)
+        server.backend.room = 0  # whoever comes needs what that conversation holds
+        other = server.submit("Something else. " * 20)
+        end = time.monotonic() + TIMEOUT
+        while not server.worker._slots.kept:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        server.worker.handle(Cancel(job=other))
+        ended = server.next(other)
+        assert isinstance(ended, Done)
+        assert ended.finish_reason == "cancelled"
+        assert server.worker._slots.dropped == 0
+        waiting = server.submit("Something else. " * 20)
+        free.set()
+        while not isinstance(event := server.next(waiting), Done):
+            assert not isinstance(event, Failed), event
+        assert server.worker._slots.dropped == 1
+    server.backend.room = None
+    server.wait_saved()
+    assert server.cached(long) >= blocks(long) - BLOCK_TOKENS
+    assert server.backend.imported > 0, "it came from disk"
+
+
+def test_a_disk_that_takes_nothing_is_not_waited_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persist, "_RESCUE_SECONDS", 0.05)
+    with blocked_disk(server):
+        server.cached(SYSTEM * 5)
+        server.backend.room = 0
+        assert server.cached("Something else. " * 20) == 0
+        assert server.worker._slots.dropped == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import cast
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from colibri.engine import fake
@@ -41,7 +41,6 @@ def test_the_common_prefix_of_short_lists(a: list[int], b: list[int]) -> None:
     assert common_prefix(a, b) == expected
 
 
-@settings(deadline=None)
 @given(st.integers(0, 20_000), st.integers(0, 20_000), st.randoms(use_true_random=False))
 def test_the_common_prefix_of_long_lists(n: int, at: int, chance: random.Random) -> None:
     a = [chance.randrange(3) for _ in range(n)]
@@ -73,6 +72,36 @@ def test_side_by_side_jobs_take_the_free_slot_that_holds_most_of_the_prompt() ->
     assert other.index == 0
     other.busy = True
     assert slots.choose(B, None) is None
+
+
+def test_a_slot_that_a_pinned_job_waits_for_is_left_to_it_while_another_is_free() -> None:
+    _, slots = _slots(count=3, parallel=3)
+    _run(slots, A, pinned=1)
+    slot = slots.choose([*A, 1], None, {1})
+    assert slot is not None
+    assert slot.index == 0
+    # What slot 1 holds is shared, so nothing is lost by it.
+    assert slots.prepare(slot, [*A, 1]) == len(A)
+    slots.slots[0].busy = slots.slots[2].busy = True
+    last = slots.choose([*A, 1], None, {1})
+    assert last is not None
+    assert last.index == 1
+
+
+def test_sessions_that_are_on_disk_make_room_first() -> None:
+    backend, slots = _slots()
+    for start in (1000, 2000, 3000):
+        _run(slots, list(range(start, start + 100)))
+    unsaved = slots._kept[0]
+    slots.is_saved = lambda holding: holding is not unsaved
+    dropped: list[object] = []
+    slots.may_drop = lambda holding: dropped.append(holding) or True
+    backend.room = 0
+    slots._drop_oldest()
+    assert dropped
+    assert unsaved not in dropped
+    slots._drop_oldest()
+    assert dropped[-1] is unsaved, "one that is not goes too when there is no other"
 
 
 def test_conversations_that_take_turns_on_one_slot_are_not_read_again() -> None:

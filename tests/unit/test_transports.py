@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from colibri.engine import fake
+from colibri.engine.answer import AnswerForm, Grammar
 from colibri.engine.child import ChildSpec
 from colibri.engine.client import EngineClient
 from colibri.engine.fake import FakeBackend, Options, Script
@@ -30,6 +31,7 @@ from colibri.engine.protocol import (
     Failed,
     FrameError,
     JobEvent,
+    Loading,
     Submit,
     Tokens,
     read_frame,
@@ -49,10 +51,18 @@ def child_engine(*scripts: Script, rules: Supervision = QUICK, **options: object
     )
 
 
-def submit(engine: EngineClient, job: str, prompt: str = "hi") -> queue.Queue[JobEvent]:
+def submit(
+    engine: EngineClient, job: str, prompt: str = "hi", grammar: str = ""
+) -> queue.Queue[JobEvent]:
     events: queue.Queue[JobEvent] = queue.Queue()
     command = Submit(
-        job=job, prompt=fake.encode(prompt), max_tokens=1000, temperature=0, top_p=1, seed=1
+        job=job,
+        prompt=fake.encode(prompt),
+        max_tokens=1000,
+        temperature=0,
+        top_p=1,
+        seed=1,
+        answer=AnswerForm(grammar=Grammar(grammar)),
     )
     engine.submit(command, events.put)
     return events
@@ -120,6 +130,30 @@ def test_an_engine_that_cannot_be_opened_says_why(transport: str) -> None:
     with pytest.raises(ModelError, match="overlaps its neighbour"):
         engine.wait_ready(TIMEOUT)
     engine.stop()
+
+
+def test_what_a_process_reads_while_it_loads_is_known_until_it_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = child_engine(load_ms=20)
+    seen: list[tuple[Loading, Loading | None]] = []
+    take = engine._dispatch
+
+    def watched(event: Event) -> None:
+        take(event)
+        if isinstance(event, Loading):
+            seen.append((event, engine.status().loading))
+
+    monkeypatch.setattr(engine, "_dispatch", watched)
+    engine.start()
+    try:
+        engine.wait_ready(TIMEOUT)
+        assert all(told == known for told, known in seen)
+        shares = [told.bytes_read / told.bytes_total for told, _ in seen]
+        assert shares == [0, 0.25, 0.5, 0.75]
+        assert engine.status().loading is None
+    finally:
+        engine.stop()
 
 
 def test_kill_9_fails_the_request_in_flight_and_the_next_one_works() -> None:
@@ -227,6 +261,41 @@ def test_a_prompt_in_flight_at_two_crashes_is_refused() -> None:
     engine.wait_ready(TIMEOUT)
     with pytest.raises(RequestError, match="2 crashes"):
         submit(engine, "c", "the same")
+    engine.stop()
+
+
+def test_a_job_that_cannot_be_sent_leaves_nothing_and_ends_no_engine() -> None:
+    """It stayed among the jobs, without progress, and the engine was ended as hung."""
+    engine = child_engine()
+    engine.start()
+    engine.wait_ready(TIMEOUT)
+    pid = engine.status().pid
+    command = Submit(job="a", prompt=[1 << 70], max_tokens=1, temperature=0, top_p=1, seed=1)
+    with pytest.raises(OverflowError):
+        engine.submit(command, print)
+    assert not engine._sinks and not engine._in_flight  # the watchdog looks at the former
+    assert finish(submit(engine, "b"))[0] == "ok"
+    assert engine.status().pid == pid and not engine._in_flight
+    engine.stop()
+
+
+def test_a_prompt_that_ran_twice_at_one_crash_was_at_one_crash() -> None:
+    """It was refused after one. Nor is it blamed for what it ran into with another form."""
+    rules = Supervision(poll_seconds=0.05, backoff_seconds=0.05, crash_limit=10)
+    engine = child_engine(Script(pieces=("x",), repeat=True, token_ms=20), rules=rules)
+    engine.start()
+    for names in (("a", "b"), ("c",)):
+        engine.wait_ready(TIMEOUT)
+        pid = engine.status().pid
+        assert pid is not None
+        jobs = [submit(engine, name, grammar="start: /x*/") for name in names]
+        os.kill(pid, signal.SIGKILL)
+        for events in jobs:
+            assert isinstance(finish(events)[1], Failed)
+    engine.wait_ready(TIMEOUT)
+    with pytest.raises(RequestError, match="2 crashes"):
+        submit(engine, "d", grammar="start: /x*/")
+    submit(engine, "e")
     engine.stop()
 
 

@@ -2,7 +2,8 @@
  *
  * Public functions colibri_cpu_* and colibri_isa_name; used by dispatch.c and through the binding.
  * Pure functions, any thread: asking the processor costs about a microsecond, so nothing is cached.
- * What it is not: a choice. Which table runs is decided in dispatch.c.
+ * What it is not: a choice. Which table runs is decided in dispatch.c. On x86 this file is compiled for any
+ * 64-bit processor: it must be able to say that one is too old.
  */
 #include "colibri.h"
 
@@ -49,6 +50,20 @@ static int x86_has(int32_t isa)
     return HAS(a, 5); /* bf16 */
 }
 
+/* What the compiler may use everywhere: CX16, LAHF/SAHF, POPCNT, SSE3, SSSE3, SSE4.1, SSE4.2. */
+static int x86_is_v2(void)
+{
+    unsigned a;
+    unsigned b;
+    unsigned c;
+    unsigned d;
+    if (!__get_cpuid(1, &a, &b, &c, &d))
+        return 0;
+    if (!HAS(c, 0) || !HAS(c, 9) || !HAS(c, 13) || !HAS(c, 19) || !HAS(c, 20) || !HAS(c, 23))
+        return 0;
+    return __get_cpuid(0x80000001u, &a, &b, &c, &d) && HAS(c, 0);
+}
+
 #elif defined(__aarch64__) && defined(__linux__)
 
 #include <sys/auxv.h>
@@ -72,6 +87,15 @@ static int arm_has_dot_product(void)
 }
 
 #endif
+
+int32_t colibri_cpu_is_supported(void)
+{
+#if defined(__x86_64__)
+    return x86_is_v2();
+#else
+    return 1;
+#endif
+}
 
 int32_t colibri_cpu_has_isa(int32_t isa)
 {

@@ -39,13 +39,12 @@ def _describe(kinds: str) -> str:
 
 
 def read(request: Request) -> bytes:
-    """The whole body. Raises BodyTooLargeError; a body sent in chunks announces no length."""
-    data = request.get_data()
-    if len(data) >= MAX_BODY_BYTES:
+    """The whole body, once. Raises BodyTooLargeError."""
+    if (request.content_length or 0) > MAX_BODY_BYTES:
         raise BodyTooLargeError(
             f"The request body is larger than the {MAX_BODY_BYTES >> 20} MB the server accepts."
         )
-    return data
+    return request.get_data(cache=False)
 
 
 def decode(body: bytes, kind: type[T]) -> T:

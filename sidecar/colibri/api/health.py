@@ -12,13 +12,29 @@ import msgspec
 from flask import Blueprint, Response, current_app, request
 
 from colibri import __version__
+from colibri.api.describe import describe
 from colibri.api.guard import Guard
 from colibri.api.services import Services
-from colibri.engine.protocol import EngineInfo, JobState
+from colibri.engine.protocol import EngineInfo
+from colibri.telemetry import state
+from colibri.telemetry.turns import lookups
 
 STATUS = {"ready": "ok"}
 # The worker answers in well under a millisecond; one that hangs must not hang its health.
 SNAPSHOT_SECONDS = 0.5
+
+
+class Health(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The answer of GET /health. Without the key only the status; `report` tells what the objects
+    hold.
+    """
+
+    status: str
+    version: str | msgspec.UnsetType = msgspec.UNSET
+    model: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
+    scheduler: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    requests: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+    engine: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 def report(services: Services) -> dict[str, Any]:
@@ -26,26 +42,24 @@ def report(services: Services) -> dict[str, Any]:
 
     `experts`, `drafts` and `kv` are null while the worker does not answer.
     """
-    engine, scheduler, model = services.engine.status(), services.scheduler, services.model
+    engine, scheduler = services.engine.status(), services.scheduler
+    model = services.current_model()
     info, snapshot = engine.info, services.engine.snapshot(SNAPSHOT_SECONDS)
-    drafts = {job.job: job for job in snapshot.jobs} if snapshot else {}
+    jobs = {job.job: job for job in snapshot.jobs} if snapshot else {}
     return {
         "status": STATUS.get(engine.state, engine.state),
         "version": __version__,
-        "model": {
+        "model": model
+        and {
             "id": model.id,
             "family": model.family,
             "context_length": services.known_context(),
+            "trained_context_length": services.trained_context(),
+            "warnings": services.warnings(),
         },
-        "scheduler": {
-            **msgspec.structs.asdict(scheduler.counters()),
-            "parallel": scheduler.parallel,
-            "kv_slots": services.settings.kv_slots,
-            "max_queue": scheduler.max_queue,
-            "queue_timeout_seconds": scheduler.queue_timeout,
-        },
+        "scheduler": state.scheduler_section(scheduler, services.current_settings()),
         "requests": [
-            {**msgspec.structs.asdict(activity), **_drafts_of(drafts.get(activity.id))}
+            state.request_entry(activity, jobs.get(activity.id))
             for activity in scheduler.activities()
         ],
         "engine": {
@@ -54,11 +68,14 @@ def report(services: Services) -> dict[str, Any]:
             "last_failure": engine.last_failure,
             "pid": engine.pid,
             "rss_bytes": engine.rss_bytes,
+            "loading": state.loading_section(engine),
             **_facts(info),
             "experts": msgspec.structs.asdict(snapshot.experts) if snapshot else None,
             "drafts": msgspec.structs.asdict(snapshot.drafts) if snapshot else None,
             "kv": msgspec.structs.asdict(snapshot.kv) if snapshot else None,
         },
+        "tiers": state.tiers_section(info, snapshot),
+        "lookups": lookups(snapshot.work) if snapshot else None,
     }
 
 
@@ -68,16 +85,17 @@ def _facts(info: EngineInfo | None) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if not name.startswith("drafts")}
 
 
-def _drafts_of(job: JobState | None) -> dict[str, int]:
-    proposed, accepted = (job.drafts_proposed, job.drafts_accepted) if job else (0, 0)
-    return {"drafts_proposed": proposed, "drafts_accepted": accepted}
-
-
 def blueprint(services: Services) -> Blueprint:
-    """The health route, and a word for those who only knock at the door."""
+    """The health route."""
     routes = Blueprint("health", __name__)
 
     @routes.get("/health")
+    @describe(
+        "Whether requests can be served (200) or not (503), and by what.",
+        answer=Health,
+        failure=Health,
+        open=True,
+    )
     def health() -> Response:
         data = report(services)
         guard: Guard = current_app.extensions["colibri_guard"]
@@ -85,10 +103,5 @@ def blueprint(services: Services) -> Blueprint:
         if not guard.authorised(request):
             data = {"status": data["status"]}
         return Response(msgspec.json.encode(data), code, content_type="application/json")
-
-    @routes.get("/")
-    def root() -> Response:
-        data = {"name": "colibri", "version": __version__, "api": "/v1", "health": "/health"}
-        return Response(msgspec.json.encode(data), content_type="application/json")
 
     return routes

@@ -1,71 +1,90 @@
-"""The HTTP server: Werkzeug's threaded one, hardened for a local machine.
+"""The HTTP server: a front that waits for requests, and a thread for each one that is answered.
 
-For: `coli serve`, `sidecar` and tests that want real sockets. One thread per connection, one
-request per connection; a blocking engine call in one of them delays nobody. Not for: the open
-internet.
+For: `coli serve`, `sidecar` and tests that want real sockets. A blocking engine call in one thread
+delays nobody. Not for: the open internet.
 
-    connections   at most MAX_CONNECTIONS at once, further ones are answered 503
-    reading       a client that sends nothing for READ_SECONDS is cut off
-    writing       a client that takes nothing for WRITE_SECONDS is cut off
-    framing       contradicting lengths are refused; an early answer is followed by a drained
-    close, so that
-                  it arrives even if the client was still sending
+    waiting       idle connections, half-sent requests and slow clients cost no thread (`front`)
+    working       at most `Limits.handlers` requests at once, further ones are answered 503
+    writing       a client that takes nothing for `Limits.write` seconds is cut off
     leaving       a client that goes away is one line in the log
+    WebSockets    the app finds the connection in its environ (`werkzeug.socket`) and answers itself
 
 `serve` runs until `stop`, which may be called from any thread.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import io
 import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
-
-import msgspec
-from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from colibri import __version__
 from colibri.api import errors
-from colibri.errors import (
-    ColibriError,
-    PortInUseError,
-    RequestError,
-    UsageError,
-    WorkerUnavailableError,
-)
+from colibri.api.body import MAX_BODY_BYTES
+from colibri.api.connection import UpgradedSocket
+from colibri.api.front import After, Connection, Front, Limits
+from colibri.api.ids import new_request_id
+from colibri.api.wire import Head
+from colibri.errors import ColibriError, PortInUseError, ProtocolError, UsageError
+from colibri.logs import request_id
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
+    from _typeshed.wsgi import WSGIApplication, WSGIEnvironment
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 160
-READ_SECONDS = 10
-WRITE_SECONDS = 60
-LINGER_SECONDS = 1.0
-_BACKLOG = 128
-_CHUNK = 1 << 16
-_BAD_STATUS = 400
+_BACKLOG = 1024
+# Descriptors that are not for connections: files of the model, pipes, the log.
+_SPARE_DESCRIPTORS = 128
+_SELECT_LIMIT = 400  # of sockets, where the system has nothing better than select
 # Answers without a body, besides those to HEAD.
 _BODILESS = frozenset({204, 304})
+_WEBSOCKET_VERSION = "13"
+
+
+def descriptor_limit() -> int:
+    """How many connections the system lets this process have; raises the soft limit if it may."""
+    if os.name != "posix":
+        return _SELECT_LIMIT
+    import resource  # noqa: PLC0415 - not everywhere
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = Limits().connections + _SPARE_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        goal = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
+            soft = goal
+        except (OSError, ValueError):
+            log.info("the limit of open files stays at %d", soft)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return max(16, soft - min(_SPARE_DESCRIPTORS, soft // 2))
 
 
 class _Answer:
     """One response on the wire; WSGI's start_response and write."""
 
-    def __init__(self, handler: _Handler) -> None:
-        self._handler = handler
+    def __init__(self, sock: socket.socket, head: Head, keep: Callable[[], bool]) -> None:
+        self._socket = sock
+        self._head = head
+        self._keep = keep
         self._status = 0
         self._reason = ""
         self._headers: list[tuple[str, str]] = []
         self._chunked = False
+        self._bodiless = False
+        self._left: int | None = None  # announced bytes that have not been written
         self.started = False
+        self.kept = False
 
     @property
     def status(self) -> int:
@@ -82,147 +101,96 @@ class _Answer:
 
     def write(self, data: bytes) -> None:
         """Sends the head with the first piece; every piece goes out in one packet."""
-        out = b"" if self.started else self._head()
-        if data and self._chunked:
-            out += b"%x\r\n%b\r\n" % (len(data), data)
-        else:
-            out += data
+        out = b"" if self.started else self._open()
+        if data and not self._bodiless:
+            if self._left is not None:
+                data = data[: self._left]
+                self._left -= len(data)
+            out += b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
         if out:
-            self._handler.wfile.write(out)
+            self._socket.sendall(out)
 
     def finish(self) -> None:
         if not self.started:
             self.write(b"")
         if self._chunked:
-            self._handler.wfile.write(b"0\r\n\r\n")
+            self._socket.sendall(b"0\r\n\r\n")
+        if self._left and not self._bodiless:
+            # The client waits for the rest and must not take the next answer for it.
+            self.kept = False
 
-    def _head(self) -> bytes:
+    def give_up(self) -> None:
+        """The connection ends with this answer."""
+        self._keep = lambda: False
+        self.kept = False
+
+    def _open(self) -> bytes:
         self.started = True
-        self._handler.connection.settimeout(WRITE_SECONDS)
-        names = {name.lower() for name, _ in self._headers}
-        bodiless = self._handler.command == "HEAD" or self._status in _BODILESS
+        self.kept = self._keep()
+        names = {name.lower(): value for name, value in self._headers}
+        self._bodiless = self._head.method == "HEAD" or self._status in _BODILESS
         lines = [f"HTTP/1.1 {self._status} {self._reason}"]
         lines += [f"{name}: {value}" for name, value in self._headers]
-        lines += [f"Server: colibri/{__version__}", "Connection: close"]
+        lines.append(f"Server: colibri/{__version__}")
         if "date" not in names:
-            lines.append(f"Date: {self._handler.date_time_string()}")
-        if not bodiless and "content-length" not in names:
-            self._chunked = self._handler.request_version >= "HTTP/1.1"
+            lines.append(f"Date: {formatdate(usegmt=True)}")
+        if "content-length" in names:
+            self._left = int(names["content-length"])
+        elif not self._bodiless:
+            self._chunked = self._head.version == "HTTP/1.1"
             if self._chunked:
                 lines.append("Transfer-Encoding: chunked")
+            self.kept &= self._chunked
+        lines.append(f"Connection: {'keep-alive' if self.kept else 'close'}")
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 
 
-class _Handler(WSGIRequestHandler):
-    """One connection: one request, one answer, close."""
+class _Input(io.RawIOBase):
+    """The body as WSGI's input; what has been read is no longer kept."""
 
-    protocol_version = "HTTP/1.1"
-    timeout = READ_SECONDS
-    disable_nagle_algorithm = True
+    def __init__(self, data: bytearray) -> None:
+        self._data = memoryview(data)
 
-    def run_wsgi(self) -> None:
-        self.close_connection = True
-        started = time.monotonic()
-        answer = _Answer(self)
-        problem = self._framing_problem()
-        try:
-            if problem:
-                self._refuse(answer, RequestError(problem, code="bad_framing"))
-            else:
-                self._call_app(answer)
-        except (ConnectionError, TimeoutError) as error:
-            log.info(
-                "%s %s: the client left (%s)", self.command, self._path(), type(error).__name__
-            )
-            return
-        milliseconds = (time.monotonic() - started) * 1000
-        log.info("%s %s %d in %.0f ms", self.command, self._path(), answer.status, milliseconds)
-        if answer.status >= _BAD_STATUS and self._announces_body():
-            self._drain()
+    def readable(self) -> bool:
+        return True
 
-    def _call_app(self, answer: _Answer) -> None:
-        pieces: Iterable[bytes] = ()
-        try:
-            pieces = self.server.app(self.make_environ(), answer.start)
-            for data in pieces:
-                answer.write(data)
-            answer.finish()
-        except (ConnectionError, TimeoutError):
-            raise
-        except Exception:
-            log.exception("a request failed outside the app")
-            if not answer.started:
-                self._refuse(answer, ColibriError("The server met an internal error."))
-        finally:
-            close = getattr(pieces, "close", None)
-            if close is not None:
-                close()
-
-    def _framing_problem(self) -> str | None:
-        """Why the body's length cannot be trusted, or None; a guess could make a body a request."""
-        lengths = self.headers.get_all("Content-Length", [])
-        coding = self.headers.get("Transfer-Encoding")
-        if coding is not None and (lengths or coding.strip().lower() != "chunked"):
-            return "Transfer-Encoding must be chunked alone, without Content-Length."
-        if len(set(lengths)) > 1 or any(not text.strip().isdecimal() for text in lengths):
-            return "Content-Length must be one non-negative number."
-        return None
-
-    def _announces_body(self) -> bool:
-        return self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
-
-    def _refuse(self, answer: _Answer, error: ColibriError) -> None:
-        body = msgspec.json.encode(errors.body(error))
-        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-        answer.start(f"{error.http_status} Error", headers)
-        answer.write(body)
-
-    def _drain(self) -> None:
-        """Takes what the client still sends: closing over unread bytes would destroy our answer."""
-        deadline = time.monotonic() + LINGER_SECONDS
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_WR)
-            self.connection.settimeout(LINGER_SECONDS)
-            while time.monotonic() < deadline and self.connection.recv(_CHUNK):
-                pass
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """The base class's refusals (bad request line, endless header) in our shape."""
-        self.close_connection = True
-        answer = _Answer(self)
-        if not hasattr(self, "command") or self.command is None:
-            self.command, self.request_version = "", "HTTP/1.0"
-        error = RequestError(message or "The request cannot be understood.", code="bad_request")
-        body = msgspec.json.encode(errors.body(error))
-        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-        answer.start(f"{code} Error", headers)
-        with contextlib.suppress(OSError):
-            answer.write(body)
-        log.info("a malformed request was refused with %d", code)
-
-    def _path(self) -> str:
-        # Without the query, which may hold what is nobody's business.
-        return str(getattr(self, "path", "?")).partition("?")[0][:200]
-
-    def connection_dropped(self, error: BaseException, environ: Any = None) -> None:
-        log.info("a client left (%s)", type(error).__name__)
-
-    def log(self, type: str, message: str, *args: Any) -> None:
-        log.debug(message.rstrip(), *args)
+    def readinto(self, buffer: Any) -> int:
+        count = min(len(buffer), len(self._data))
+        buffer[:count] = self._data[:count]
+        # A slice of nothing would keep all of it.
+        self._data = self._data[count:] if count < len(self._data) else memoryview(b"")
+        return count
 
 
-class HttpServer(ThreadedWSGIServer):
-    """See the module's text. Takes over a listening socket of `listen` and closes it at the end."""
+class HttpServer:
+    """See the module's text. Takes over a listening socket of `listen` and closes it at the end.
 
-    daemon_threads = True
+    `refuses` judges a request by its head (environ without a body): the body of one that the app
+    will refuse is not waited for. It runs in the front's thread, so it must be quick.
+    """
 
-    def __init__(self, app: WSGIApplication, listener: socket.socket) -> None:
-        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+    def __init__(
+        self,
+        app: WSGIApplication,
+        listener: socket.socket,
+        *,
+        refuses: Callable[[WSGIEnvironment], bool] = lambda environ: False,
+        limits: Limits | None = None,
+    ) -> None:
+        self.app = app
+        self.server_address: tuple[Any, ...] = listener.getsockname()
+        self._judge = refuses
+        limits = limits or Limits()
+        room = descriptor_limit()
+        if room < limits.connections:
+            limits = replace(limits, connections=room)
+        self._front = Front(listener, limits, self._begin, self._refuses)
         self._open = 0
+        self._sockets: set[UpgradedSocket] = set()
         self._changed = threading.Condition()
-        host, port = listener.getsockname()[:2]
-        with listener:
-            super().__init__(host, port, app, _Handler, fd=listener.fileno())
+        self._stopping = False
+        self._serving = False
+        self._ended = threading.Event()
 
     @property
     def url(self) -> str:
@@ -235,57 +203,195 @@ class HttpServer(ThreadedWSGIServer):
 
     def serve(self) -> None:
         """Answers until `stop`."""
-        self.serve_forever(poll_interval=0.1)
+        self._serving = True
+        try:
+            self._front.run()
+        finally:
+            self._ended.set()
 
     def stop(self) -> None:
-        """Ends `serve` and closes the listening socket; answers that are being given go on."""
-        self.shutdown()
+        """Ends `serve`, closes the listening socket, what is idle, and WebSockets.
+
+        Answers that are being given go on.
+        """
+        self._stopping = True
+        self._front.stop()
+        if self._serving:
+            self._ended.wait()
+        else:
+            self._front.close()
+        with self._changed:
+            upgraded = list(self._sockets)
+        for sock in upgraded:
+            sock.hang_up()
 
     def wait_idle(self, timeout: float) -> bool:
         """Waits until no answer is being given any more; False after `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._open == 0, timeout)
 
-    def serve_forever(self, poll_interval: float = 0.1) -> None:
+    # ---- the front's thread ----
+
+    def _refuses(self, connection: Connection) -> bool:
         try:
-            super().serve_forever(poll_interval)
-        finally:
-            self.server_close()
+            return self._judge(self._environ(connection))
+        except Exception:
+            log.exception("a request could not be judged by its head")
+            return False
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._slots.acquire(blocking=False):
-            log.warning("%d connections are open; one more was refused", MAX_CONNECTIONS)
-            self._turn_away(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def _begin(self, connection: Connection) -> None:
         with self._changed:
             self._open += 1
         try:
-            super().process_request_thread(request, client_address)
+            threading.Thread(
+                target=self._answer, args=(connection,), name="request", daemon=True
+            ).start()
+        except RuntimeError:
+            self._done()
+            raise
+
+    # ---- a request's thread ----
+
+    def _done(self) -> None:
+        with self._changed:
+            self._open -= 1
+            self._changed.notify_all()
+
+    def _answer(self, connection: Connection) -> None:
+        after = After.CLOSE
+        try:
+            after = self._serve_one(connection)
+        except Exception:
+            log.exception("a connection ended on an internal error")
         finally:
-            with self._changed:
-                self._open -= 1
-                self._changed.notify_all()
-            self._slots.release()
+            # First: whoever waits for idleness must find the answer sent.
+            self._front.give_back(connection, after)
+            self._done()
 
-    def _turn_away(self, request: socket.socket) -> None:
-        error = WorkerUnavailableError(
-            "Too many connections are open.", code="too_many_connections"
+    def _serve_one(self, connection: Connection) -> After:
+        """Answers the request of a connection and says what becomes of it."""
+        head, body = connection.head, connection.body
+        assert head is not None and body is not None  # noqa: S101 - handed over with both
+        started = time.monotonic()
+        # Without the query, which may hold what is nobody's business.
+        path = head.path[:200]
+        answer = _Answer(
+            connection.socket,
+            head,
+            lambda: head.keep and not body.refused and not self._stopping,
         )
-        body = msgspec.json.encode(errors.body(error))
-        head = (
-            "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
-        )
-        with contextlib.suppress(OSError):
-            request.settimeout(0.2)
-            request.sendall(head.encode() + body)
-        self.shutdown_request(request)
+        upgraded = UpgradedSocket(connection.socket) if head.upgrades else None
+        try:
+            if upgraded is not None:
+                with self._changed:
+                    self._sockets.add(upgraded)
+            self._call_app(connection, answer, upgraded)
+        except (ConnectionError, TimeoutError) as error:
+            log.info("%s %s: the client left (%s)", head.method, path, type(error).__name__)
+            return After.CLOSE
+        finally:
+            if upgraded is not None:
+                with self._changed:
+                    self._sockets.discard(upgraded)
+        milliseconds = (time.monotonic() - started) * 1000
+        status = 101 if upgraded and upgraded.taken else answer.status
+        log.info("%s %s %d in %.0f ms", head.method, path, status, milliseconds)
+        return After.KEEP if answer.kept else After.DRAIN
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.exception("a connection ended on an internal error")
+    def _call_app(
+        self, connection: Connection, answer: _Answer, upgraded: UpgradedSocket | None
+    ) -> None:
+        pieces: Iterable[bytes] = ()
+        try:
+            if upgraded is not None and not (connection.body and connection.body.refused):
+                _check_websocket(connection)
+            environ = self._environ(connection)
+            environ["werkzeug.socket"] = upgraded or connection.socket
+            pieces = self.app(environ, answer.start)
+            if upgraded is not None and upgraded.taken:
+                return
+            for data in pieces:
+                answer.write(data)
+            answer.finish()
+        except (ConnectionError, TimeoutError):
+            raise
+        except ProtocolError as error:
+            _refuse(connection, answer, error)
+        except Exception:
+            log.exception("a request failed outside the app")
+            answer.give_up()
+            if not answer.started:
+                _refuse(connection, answer, ColibriError("The server met an internal error."))
+        finally:
+            close = getattr(pieces, "close", None)
+            if close is not None:
+                close()
+
+    def _environ(self, connection: Connection) -> WSGIEnvironment:
+        """The request as WSGI has it. Its body always has a known length."""
+        head, body = connection.head, connection.body
+        assert head is not None and body is not None  # noqa: S101 - only with a request
+        data, body.data = body.data, bytearray()
+        environ: dict[str, Any] = {
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": "http",
+            "wsgi.input": io.BufferedReader(_Input(data)),
+            "wsgi.errors": io.StringIO(),
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+            "SERVER_SOFTWARE": f"colibri/{__version__}",
+            "REQUEST_METHOD": head.method,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": head.path,
+            "QUERY_STRING": head.query,
+            "REQUEST_URI": head.target,
+            "RAW_URI": head.target,
+            "REMOTE_ADDR": connection.address[0],
+            "REMOTE_PORT": connection.address[1],
+            "SERVER_NAME": str(self.server_address[0]),
+            "SERVER_PORT": str(self.server_address[1]),
+            "SERVER_PROTOCOL": head.version,
+        }
+        for name, value in head.headers:
+            # An underscore would make one header look like another.
+            if "_" in name or name in ("content-length", "transfer-encoding"):
+                continue
+            key = name.upper().replace("-", "_")
+            if key != "CONTENT_TYPE":
+                key = f"HTTP_{key}"
+            between = "; " if name == "cookie" else ", "
+            environ[key] = environ[key] + between + value if key in environ else value
+        if body.too_large:
+            environ["CONTENT_LENGTH"] = str(max(head.length or 0, MAX_BODY_BYTES + 1))
+        elif body.refused and head.length:
+            environ["CONTENT_LENGTH"] = str(head.length)
+        elif head.length != 0:
+            environ["CONTENT_LENGTH"] = str(len(data))
+        return environ
+
+
+def _check_websocket(connection: Connection) -> None:
+    """Raises ProtocolError for an upgrade that no WebSocket library would take."""
+    head = connection.head
+    assert head is not None  # noqa: S101 - handed over with it
+    if head.method != "GET" or connection.buffer:
+        raise ProtocolError("A WebSocket begins with GET, and sends nothing before the answer.")
+    if not head.get("sec-websocket-key"):
+        raise ProtocolError("The header Sec-WebSocket-Key is missing.")
+    if head.get("sec-websocket-version") != _WEBSOCKET_VERSION:
+        raise ProtocolError("Only WebSockets of version 13 are spoken here.", status=426)
+
+
+def _refuse(connection: Connection, answer: _Answer, error: ColibriError) -> None:
+    """Answers in place of the app."""
+    head = connection.head
+    assert head is not None  # noqa: S101 - handed over with it
+    request_id.set(new_request_id(head.get("x-request-id")))
+    status, headers, data = errors.render(error, head.path)
+    answer.give_up()
+    answer.start(status, [*headers, ("x-request-id", request_id.get())])
+    answer.write(data)
 
 
 def listen(host: str, port: int) -> socket.socket:

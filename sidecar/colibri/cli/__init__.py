@@ -20,6 +20,7 @@ from typing import NoReturn
 import click
 
 from colibri import __version__
+from colibri.engine import processor
 from colibri.errors import ColibriError, ResourceError, printable
 
 INTERRUPTED = 130
@@ -27,6 +28,8 @@ INTERRUPTED = 130
 # name: (module:command, one line of help). The help stands here so that listing imports nothing.
 COMMANDS = {
     "serve": ("colibri.cli.serve:serve", "Serve a model over HTTP (OpenAI-compatible)."),
+    "chat": ("colibri.cli.chat:chat", "Chat in the terminal."),
+    "web": ("colibri.cli.web:web", "Serve a model, and open the dashboard in the web browser."),
     "models": (
         "colibri.cli.models:models",
         "List installed models, and copy one to further drives.",
@@ -39,6 +42,7 @@ COMMANDS = {
         "Say where a model's memory would go and how fast it would be.",
     ),
     "tune": ("colibri.cli.tune:tune", "Measure which settings are faster on this machine."),
+    "atlas": ("colibri.cli.atlas:atlas", "Measure what a model's experts are for."),
     "cache": ("colibri.cli.cache:cache", "Show, fill, clear and pin stored context."),
     "bench": ("colibri.cli.bench:bench", "Make synthetic models and measure with them."),
     "config": ("colibri.cli.config:config", "Show settings and where they come from."),
@@ -95,6 +99,8 @@ def run(command: click.Command, prog_name: str, arguments: Sequence[str] | None 
     """Runs a click command and returns its exit code; never raises for what a user did."""
     prepare_streams()
     try:
+        # Before any command is imported: the libraries that it needs end the process instead.
+        processor.require()
         result = command.main(args=arguments, prog_name=prog_name, standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
         return INTERRUPTED

@@ -77,7 +77,7 @@ def list_(model: str | None, state_dir: str | None, as_json: bool) -> None:
     from colibri.models import catalog  # noqa: PLC0415
 
     chosen = _resolved(state_dir)
-    names = [model] if model else [str(item.folder) for item in catalog.installed()]
+    names = [model] if model else [str(item.folder) for item in catalog.available()]
     found = [(Path(name).name, *_look(name, chosen)) for name in names]
     stores = [
         _as_json(name, what, budget_bytes(what.folder, chosen.prefix_store_gb))
@@ -106,7 +106,7 @@ def _as_json(name: str, what: Inventory, budget: int) -> dict[str, Any]:
                 "tokens": prefix.tokens,
                 "own_bytes": prefix.own_blocks * layout.block_bytes,
                 "written": _time(prefix.written),
-                "pinned_tokens": prefix.kept_blocks * layout.block_tokens,
+                "pinned_tokens": prefix.kept_tokens,
             }
             for layout, prefix in _prefixes(what)
         ],
@@ -131,9 +131,7 @@ def _print(name: str, what: Inventory, budget: int) -> None:
     slots = f", {len(what.slots)} files of slots" if what.slots else ""
     click.echo(f"{name}: {what.held_bytes / 1e9:.2f} of {budget / 1e9:.2f} GB{slots}{writer}")
     for layout, prefix in _prefixes(what):
-        pinned = (
-            f"  pinned {prefix.kept_blocks * layout.block_tokens:,}" if prefix.kept_blocks else ""
-        )
+        pinned = f"  pinned {prefix.kept_tokens:,}" if prefix.kept_tokens else ""
         click.echo(
             f"  {prefix.id.hex()[:_ID_CHARS]}  {prefix.tokens:9,} tokens  "
             f"{prefix.own_blocks * layout.block_bytes / 1e9:8.3f} GB of its own  "

@@ -195,9 +195,11 @@ def _folder(model: str | None, found: list[Finding]) -> Path | None:
     from colibri.models import catalog  # noqa: PLC0415 - reads configs
 
     if model is None:
-        installed = catalog.installed()
+        installed, starter = catalog.installed(), paths.starter_dir()
         if len(installed) == 1:
             return installed[0].folder
+        if starter is not None and not installed:
+            return starter
         names = ", ".join(item.name for item in installed)
         what = f"installed models: {names}." if installed else "no model is installed."
         fix = "`coli doctor MODEL` checks one of them." if installed else ""
@@ -254,7 +256,13 @@ def _fit(
         return
     from colibri.hardware import memory  # noqa: PLC0415
     from colibri.models import doctor as checks  # noqa: PLC0415
+    from colibri.models.limits import beyond_training  # noqa: PLC0415
 
     budget = facts["memory"]["budget"]
+    trained = report.files.geometry.max_position
+    beyond = beyond_training(chosen.ctx or 0, trained)
+    if beyond is not None:
+        fix = f"Leave --ctx out, or give at most {trained}."
+        found.append(findings.warning("model", beyond, "--ctx", fix))
     facts["fit"], item = checks.fit(report.files, budget, chosen, memory.rss())
     found.append(item)

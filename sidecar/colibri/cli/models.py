@@ -29,7 +29,7 @@ def models(context: click.Context, as_json: bool) -> None:
     from colibri import paths  # noqa: PLC0415 - only this command needs it
     from colibri.models import catalog  # noqa: PLC0415 - reads configs
 
-    found = catalog.installed()
+    found = catalog.available()
     if as_json:
         entries = [
             {

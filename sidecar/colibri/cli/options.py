@@ -38,9 +38,15 @@ def _option(row: settings.Setting) -> Callable[[Callable[..., Any]], Callable[..
     return click.option(*names, type=kind, default=None, metavar=row.metavar, help=text)
 
 
-def settings_options(*groups: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds the flags of these groups; the command gets `resolved`, warnings already printed."""
-    rows = [row for row in settings.TABLE if row.group in groups and row.flags]
+def settings_options(
+    *groups: str, names: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds the flags of these groups, and those of single settings; the command gets `resolved`,
+    warnings already printed.
+    """
+    rows = [
+        row for row in settings.TABLE if row.flags and (row.group in groups or row.name in names)
+    ]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)

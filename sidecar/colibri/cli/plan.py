@@ -8,7 +8,6 @@ model (`coli tune`). Heavy imports wait until the command runs.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,13 +18,8 @@ from colibri.errors import EngineFailure
 
 _SCHEMA = 1
 _GB = 1e9
-# Assumed where the disk cannot be measured: a plain SATA drive or a busy cloud disk.
-_ASSUMED_DISK = 1e9
-_DISK_SECONDS = 0.5
 # Memory that others hold from here on is worth a second plan without them.
 _BUSY_SHARE = 0.1
-_TOKENIZER_FACTOR = 6
-_ROUND = 32 << 20
 
 
 @click.command()
@@ -59,26 +53,27 @@ def make_report(
 
     from colibri import sizes  # noqa: PLC0415
     from colibri.cli.serve import check_slots, model_folder  # noqa: PLC0415
-    from colibri.engine import ffi  # noqa: PLC0415
-    from colibri.hardware import cpu, memory, processes  # noqa: PLC0415
-    from colibri.models import estimate  # noqa: PLC0415
+    from colibri.engine import ffi_plan  # noqa: PLC0415
+    from colibri.hardware import bandwidth, cpu, memory, processes  # noqa: PLC0415
+    from colibri.models import estimate, forecast, limits  # noqa: PLC0415
     from colibri.models.container import open_folder  # noqa: PLC0415
 
     check_slots(chosen)
     folder = model_folder(dataclasses.replace(chosen, model=name) if name else chosen)
     mirrors = [paths.given(item).absolute() for item in chosen.mirrors]
     files = open_folder(folder, mirrors=mirrors)
-    planner = ffi.Planner(files.geometry, files.tensors)
-    own = memory.rss() + _TOKENIZER_FACTOR * _size(folder / "tokenizer.json")
-    # A server will not be of exactly this size; what is planned must hold there too.
-    own = -(-(own + _ROUND // 4) // _ROUND) * _ROUND
+    trained = files.geometry.max_position
+    geometry = limits.stretched(files.geometry, chosen.ctx or 0)
+    planner = ffi_plan.Planner(geometry, files.tensors)
+    tokenizer = forecast.tokenizer_bytes(folder)
+    own = forecast.server_bytes(tokenizer)
     allowed = memory.allowance(sizes.parse(chosen.ram) if chosen.ram else None, (memory.rss(),))
-    choice = _choice(chosen, files.geometry, planner, allowed.bytes, own)
-    counts = _learnt(files, folder, chosen)
-    disk = _disk(folder, files.paths, disk_speed)
-    rate = _memory_speed(chosen.threads or cpu.usable_cores())
-    embedding = _embedding(files.tensors)
-    undrafted = _without_drafts(planner, choice)
+    choice = forecast.choice(chosen, geometry, planner, allowed.bytes, own, tokenizer)
+    counts = forecast.learnt(files, folder, chosen)
+    disk = forecast.disk_speed(folder, files.paths, disk_speed)
+    rate = bandwidth.measure(chosen.threads or cpu.usable_cores())
+    embedding = forecast.embedding(files.tensors)
+    undrafted = forecast.without_drafts(planner, choice)
     found = estimate.traffic(files.geometry, undrafted, embedding, counts)
     speed = estimate.speed(found, disk["bytes_per_second"], rate)
     total, available = memory.system_figures()
@@ -98,6 +93,7 @@ def make_report(
         "warnings": [
             *allowed.warnings,
             *_left_out(files),
+            *filter(None, [limits.beyond_training(choice.plan.context, trained)]),
             *estimate.warnings(choice.plan, found, speed),
         ],
         "in_use": None,
@@ -110,8 +106,12 @@ def make_report(
             "by": [estimate.as_json(holder) for holder in processes.memory_holders()],
         }
         most = memory.total() or total
-        whole = _choice(chosen, files.geometry, planner, most - memory.reserve(most), own)
-        alone = estimate.traffic(files.geometry, _without_drafts(planner, whole), embedding, counts)
+        whole = forecast.choice(
+            chosen, geometry, planner, most - memory.reserve(most), own, tokenizer
+        )
+        alone = estimate.traffic(
+            files.geometry, forecast.without_drafts(planner, whole), embedding, counts
+        )
         report["whole_machine"] = {
             "plan": _plan_json(whole.plan),
             "per_token": estimate.as_json(alone),
@@ -136,91 +136,6 @@ def _left_out(files: Any) -> list[str]:
         for place in files.places
         for shard in place.bad
     ]
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
-
-
-def _choice(chosen: settings.Settings, geometry: Any, planner: Any, budget: int, own: int) -> Any:
-    """What opening would choose with a budget, as `models.backend` does."""
-    from colibri.engine.table import EngineOptions, Isa, Precision  # noqa: PLC0415
-    from colibri.models.budget import (  # noqa: PLC0415
-        choose,
-        idle_slot_bytes,
-        program_bytes,
-        store_queue_bytes,
-    )
-
-    base = EngineOptions(
-        precision=Precision[chosen.precision.upper()],
-        isa=Isa[chosen.isa.upper()],
-        threads=chosen.threads,
-        memory_budget=budget,
-        caller_bytes=program_bytes(own, own)
-        + idle_slot_bytes(geometry, chosen.kv_slots - chosen.parallel)
-        + store_queue_bytes(chosen.prefix_store_gb),
-        sessions=chosen.parallel,
-        prefill_chunk=chosen.prefill_chunk,
-    )
-    return choose(geometry, planner.plan, base, context=chosen.ctx or 0, drafts=chosen.drafts)
-
-
-def _without_drafts(planner: Any, choice: Any) -> Any:
-    """The same plan over the trunk alone, whose experts every token reads."""
-    import msgspec  # noqa: PLC0415
-
-    if choice.options.drafts == 0:
-        return choice.plan
-    return planner.plan(msgspec.structs.replace(choice.options, drafts=0))
-
-
-def _embedding(tensors: Any) -> int:
-    """Bytes of the embedding where it is no head too: a token reads one row of it."""
-    found = {
-        t.name: t.bytes + t.scale_bytes for t in tensors if not t.name.startswith("model.layers")
-    }
-    return found.get("model.embed_tokens.weight", 0) if "lm_head.weight" in found else 0
-
-
-def _learnt(files: Any, folder: Path, chosen: settings.Settings) -> Any:
-    from colibri.models import usage  # noqa: PLC0415
-
-    geometry = files.geometry
-    if not geometry.n_experts:
-        return None
-    shape = usage.ModelShape(
-        family=files.family.name,
-        layers=geometry.n_layers,
-        mtp=geometry.n_mtp_layers,
-        experts=geometry.n_experts,
-    )
-    place = usage.place(folder, chosen.state_dir)
-    counts = usage.load(folder, place, shape, only_look=True).counts
-    return counts[: geometry.n_layers]
-
-
-def _disk(folder: Path, paths: Any, given: float | None) -> dict[str, Any]:
-    """Speed of the disk and where the figure comes from."""
-    from colibri.hardware import disk  # noqa: PLC0415
-
-    if given is not None:
-        return {"bytes_per_second": given * _GB, "source": "given"}
-    there = [path for path in paths if path.stat().st_blocks * 512 >= path.stat().st_size]
-    try:
-        measured = disk.measure(there, _DISK_SECONDS) if there else None
-    except (disk.ReadFailure, OSError):
-        measured = None
-    if measured is None:
-        return {"bytes_per_second": _ASSUMED_DISK, "source": "assumed"}
-    source = "measured" if measured.direct else "measured through the page cache"
-    return {"bytes_per_second": measured.bytes_per_second, "source": source}
-
-
-def _memory_speed(threads: int) -> float:
-    from colibri.hardware import bandwidth  # noqa: PLC0415
-
-    return bandwidth.measure(threads)
 
 
 def _tiers(plan: Any, files: Any) -> dict[str, Any]:

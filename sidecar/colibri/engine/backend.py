@@ -2,21 +2,29 @@
 
 For: `worker` calls it; `colibri.models.backend` implements it over the C engine and `fake` over a
 script. Not for: anything else; HTTP code never sees it. Threads: one thread drives everything,
-except `EngineBackend.counters`, which any thread may call while the backend is open. Failures are
-`colibri.engine.status.EngineError` with the engine's sentence.
+except `counters` and `expert_counts`, which any thread may call while the backend is open.
+Failures are `colibri.engine.status.EngineError` with the engine's sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from colibri.engine.protocol import EngineInfo, MirrorReport
-from colibri.engine.status import PrefillProgress
+from colibri.engine.answer import Notice, Part
+from colibri.engine.heat import ExpertCounts
+from colibri.engine.protocol import EngineInfo, MirrorReport, Submit
+from colibri.engine.status import ChunkState, PrefillProgress
 from colibri.engine.table import Sampling
+from colibri.engine.work import Work
 from colibri.kv.disk import Disk
+
+# Hears how far an opening is: bytes of resident weights read, and bytes to read. Any thread calls.
+Tell: TypeAlias = Callable[[int, int], None]
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +49,8 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     wasted_bytes: int = 0
     disk_wait_ns: int = 0
     mirrors: tuple[MirrorReport, ...] = ()
+    cached_experts: int = 0
+    work: Work = Work()
 
 
 class BackendSession(Protocol):
@@ -60,10 +70,45 @@ class BackendSession(Protocol):
         """Gives the empty session `into` (of the same backend) the first `length` tokens."""
 
     def export_block(self, block: int, out: memoryview) -> Any:
-        """Copies complete KV block number `block` into `out`."""
+        """Copies KV block number `block` into `out`; the last one may be incomplete."""
 
     def import_block(self, tokens: Sequence[int], data: memoryview) -> None:
-        """Appends a KV block that was exported after exactly these tokens."""
+        """Appends a KV block's tokens, or the first of them, to whole blocks: the block was
+        exported after exactly these.
+        """
+
+    @property
+    def parked(self) -> int:
+        """Tokens of a chunk that was broken off inside; a prefill that begins with them resumes."""
+
+    def chunk(self) -> ChunkState:
+        """What there is of an unfinished chunk, in progress or parked."""
+
+    def pause(self, on: bool) -> None:
+        """Whether prefill steps return early where the chunk's rows can be exported."""
+
+    def chunk_bytes(self, piece: int) -> int:
+        """Bytes of a piece of the chunk: what layer `piece` keeps, or ROWS."""
+
+    def export_chunk(self, piece: int, out: memoryview) -> Any:
+        """Copies a piece out: of a finished layer at any time, the rows only between two layers."""
+
+    def import_chunk(self, tokens: Sequence[int], layers: int) -> None:
+        """Makes room for a chunk with so many finished layers."""
+
+    def fill_chunk(self, piece: int, data: memoryview) -> None:
+        """Takes its pieces, 0, 1, ... and ROWS; with the last one the chunk is parked."""
+
+    def draftless(self) -> int:
+        """Tokens that came from blocks without what the MTP layer keeps, although it is loaded."""
+
+    def count(self, first: int) -> None:
+        """From now on counts which experts tokens at position `first` and behind it are routed to;
+        negative = no longer.
+        """
+
+    def counts(self) -> NDArray[np.uint32]:
+        """The counts so far, [layers, experts]; layers without experts and MTP layers hold 0."""
 
     def prefill_start(self, tokens: Sequence[int]) -> None: ...
 
@@ -78,18 +123,52 @@ class BackendSession(Protocol):
     def close(self) -> None: ...
 
 
-class TextStream(Protocol):
-    """Turns one job's tokens into final text: detokenised, stop strings cut."""
+class AnswerReader(Protocol):
+    """Turns one job's tokens into final parts, and says which tokens may come next.
+
+    The loop asks for `forced`, else draws with `mask`, and pushes the token. The answer is over
+    when `stopped` or `finished`, at an end token, and at its limit; then it is flushed unless a
+    stop text has ended it.
+    """
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string has ended the text; nothing more comes then."""
+        """Whether a stop text has ended the answer; nothing more comes then."""
 
-    def push(self, token: int) -> str:
-        """Text that may go out now."""
+    @property
+    def finished(self) -> bool:
+        """Whether the answer has all that its grammar demands, so that only its end may follow."""
 
-    def flush(self) -> str:
-        """What was held back, at an end without stop string; incomplete characters are dropped."""
+    @property
+    def reasoning(self) -> bool:
+        """Whether the next token would belong to the reasoning."""
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of the reasoning so far."""
+
+    @property
+    def calls(self) -> int:
+        """Tool calls that have been told."""
+
+    @property
+    def notice(self) -> Notice | None:
+        """What the client should know of the answer so far."""
+
+    def forced(self) -> int | None:
+        """The token that comes next in place of a drawn one, None when one is to be drawn."""
+
+    def mask(self) -> bytes:
+        """Which tokens may be drawn, as `Sampling.mask`; empty = all."""
+
+    def allowed(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens, one after the other, may come next."""
+
+    def push(self, token: int) -> list[Part]:
+        """Takes the next token; returns what may go out now."""
+
+    def flush(self) -> list[Part]:
+        """What was held back; incomplete characters are dropped."""
 
 
 class EngineBackend(Protocol):
@@ -103,6 +182,11 @@ class EngineBackend(Protocol):
         """Every token id that ends a turn."""
 
     def session(self) -> BackendSession: ...
+
+    def expert_counts(self) -> ExpertCounts | None:
+        """Where each expert is and how often it was asked for; None for a dense model. Any
+        thread.
+        """
 
     def decode(self, sessions: Sequence[BackendSession], tokens: Sequence[Sequence[int]]) -> None:
         """Appends `tokens[i]`, one or more, to `sessions[i]`: all or nothing."""
@@ -123,6 +207,7 @@ class EngineBackend(Protocol):
     def idle(self, max_ms: int) -> bool:
         """Does what can wait while no job runs, for about `max_ms`; whether more is left to do."""
 
-    def text(self, stops: Sequence[str], ignore_leading_stop: bool) -> TextStream: ...
+    def answer(self, command: Submit) -> AnswerReader:
+        """Reads the answer to a job. Waits for the grammars to be ready if the job needs them."""
 
     def close(self) -> None: ...

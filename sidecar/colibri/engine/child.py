@@ -21,14 +21,18 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from colibri.engine.backend import EngineBackend
+from colibri.engine import processor
 from colibri.engine.client import load_failure
-from colibri.engine.protocol import Command, Event, Loaded, Stop, read_frame, write_frame
-from colibri.engine.worker import Worker
+from colibri.engine.protocol import Command, Event, Loaded, Loading, Stop, read_frame, write_frame
+
+if TYPE_CHECKING:
+    # Imported when the processor is known to be able to: what they import may end the process.
+    from colibri.engine.backend import EngineBackend, Tell
+    from colibri.engine.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +42,9 @@ CHILD_FLAG = "--engine-child"
 
 
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process has to open. `factory` is `module:callable`, called with `options`."""
+    """What the process has to open. `factory` is `module:callable`, called with `options` and with
+    a function that it may tell how far it is (`backend.Tell`).
+    """
 
     factory: str
     options: dict[str, Any]
@@ -69,12 +75,15 @@ class _Pipe:
             os._exit(1)
 
 
-def _open(spec: ChildSpec) -> EngineBackend:
+def _open(spec: ChildSpec, emit: Callable[[Event], None]) -> EngineBackend:
+    processor.require()
     module, _, name = spec.factory.partition(":")
-    factory: Callable[[dict[str, Any]], EngineBackend] = getattr(
+    factory: Callable[[dict[str, Any], Tell], EngineBackend] = getattr(
         importlib.import_module(module), name
     )
-    return factory(spec.options)
+    return factory(
+        spec.options, lambda done, total: emit(Loading(bytes_read=done, bytes_total=total))
+    )
 
 
 class _Child:
@@ -100,11 +109,13 @@ class _Child:
     def run(self, spec: ChildSpec) -> int:
         """Main thread: opens the engine, then drives it until Stop."""
         try:
-            backend = _open(spec)
+            backend = _open(spec, self._pipe.emit)
         except Exception as error:
             # Whatever the reason, the parent must hear of it.
             self._pipe.emit(load_failure(error))
             return 1
+        from colibri.engine.worker import Worker  # noqa: PLC0415 - see above
+
         self._worker = Worker(backend, self._pipe.emit, slots=spec.slots, parallel=spec.parallel)
         self._pipe.emit(Loaded(info=backend.info))
         self._worker.run()

@@ -4,7 +4,7 @@ For: scheduler, API and commands, whatever the transport. `ThreadEngine` and `Pr
 only how a command gets to the worker and what happens when the worker ends. Not for: the worker's
 own side.
 
-    loading --> ready --> restarting --> ready ...        stopped
+    loading --> ready --> restarting --> ready ...        stopped        unloaded (an empty `Seat`)
         \\-> failed <---------/   (a process may leave `failed` again by itself)
 
 A job's events go to the sink given at submit, in order, from the transport's thread; a sink must
@@ -31,11 +31,15 @@ from colibri.engine.protocol import (
     EngineInfo,
     EngineSnapshot,
     Event,
+    ExpertMap,
+    Experts,
     Failed,
     Loaded,
     LoadFailed,
+    Loading,
     Sink,
     Submit,
+    TakeExperts,
     TakeSnapshot,
     Telemetry,
 )
@@ -51,11 +55,13 @@ from colibri.errors import (
 
 log = logging.getLogger(__name__)
 
-WorkerState: TypeAlias = Literal["loading", "ready", "restarting", "failed", "stopped"]
+WorkerState: TypeAlias = Literal["loading", "ready", "restarting", "failed", "stopped", "unloaded"]
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be told about the worker at any time. `pid` and sizes are None without a process."""
+    """What can be told about the worker at any time. `pid` and sizes are None without a process,
+    `loading` unless a model is being opened and the worker has said how far it is.
+    """
 
     state: WorkerState
     info: EngineInfo | None
@@ -63,6 +69,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_failure: str | None
     pid: int | None
     rss_bytes: int | None
+    loading: Loading | None = None
 
 
 def load_failure(error: Exception) -> LoadFailed:
@@ -102,10 +109,11 @@ class EngineClient(ABC):
         self._changed = threading.Condition()
         self._state: WorkerState = "loading"
         self._info: EngineInfo | None = None
+        self._loading: Loading | None = None
         self._failure: ColibriError | None = None
         self._sinks: dict[str, Sink] = {}
         self._serials = itertools.count()
-        self._snapshots: dict[int, EngineSnapshot | None] = {}
+        self._answers: dict[int, Telemetry | Experts | None] = {}
         self._restarts = 0
         self._last_failure: str | None = None
 
@@ -153,6 +161,10 @@ class EngineClient(ABC):
             raise WorkerLostError(
                 "the engine process has just ended.", hint="Try again."
             ) from error
+        except BaseException:
+            # What cannot be sent is no job: one that waits for ever looks like a hung engine.
+            self._sinks.pop(command.job, None)
+            raise
 
     def cancel(self, job: str) -> None:
         """Ends a job soon; harmless when it has ended already."""
@@ -164,20 +176,31 @@ class EngineClient(ABC):
 
     def snapshot(self, timeout: float = 1.0) -> EngineSnapshot | None:
         """Counters and jobs now; None when there is no worker or it does not answer in time."""
-        serial = next(self._serials)
+        answer = self._ask(TakeSnapshot(serial=next(self._serials)), timeout)
+        return answer.snapshot if isinstance(answer, Telemetry) else None
+
+    def experts(self, timeout: float = 1.0) -> ExpertMap | None:
+        """The map of experts now; None for a dense model, and as `snapshot`."""
+        answer = self._ask(TakeExperts(serial=next(self._serials)), timeout)
+        return answer.map if isinstance(answer, Experts) else None
+
+    def _ask(
+        self, command: TakeSnapshot | TakeExperts, timeout: float
+    ) -> Telemetry | Experts | None:
+        serial = command.serial
         with self._changed:
             if self._state != "ready":
                 return None
-            self._snapshots[serial] = None
+            self._answers[serial] = None
         try:
-            self._send(TakeSnapshot(serial=serial))
+            self._send(command)
             with self._changed:
-                self._changed.wait_for(lambda: self._snapshots[serial] is not None, timeout)
+                self._changed.wait_for(lambda: self._answers[serial] is not None, timeout)
         except OSError:
             return None
         finally:
             with self._changed:
-                result = self._snapshots.pop(serial)
+                result = self._answers.pop(serial)
         return result
 
     def status(self) -> EngineStatus:
@@ -191,6 +214,7 @@ class EngineClient(ABC):
                 last_failure=self._last_failure,
                 pid=pid,
                 rss_bytes=rss,
+                loading=self._loading,
             )
 
     # ---- for the transports ----
@@ -210,6 +234,7 @@ class EngineClient(ABC):
     def _set_state(self, state: WorkerState, failure: ColibriError | None = None) -> None:
         with self._changed:
             self._state = state
+            self._loading = None
             if failure is not None:
                 self._failure = failure
                 self._last_failure = f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {failure}"
@@ -217,16 +242,18 @@ class EngineClient(ABC):
 
     def _dispatch(self, event: Event) -> None:
         """Takes an event of the worker."""
-        if isinstance(event, Loaded):
+        if isinstance(event, Loading):
+            self._loading = event
+        elif isinstance(event, Loaded):
             with self._changed:
                 self._info = event.info
             self._set_state("ready")
         elif isinstance(event, LoadFailed):
             self._set_state("failed", _raised(event))
-        elif isinstance(event, Telemetry):
+        elif isinstance(event, Telemetry | Experts):
             with self._changed:
-                if event.serial in self._snapshots:
-                    self._snapshots[event.serial] = event.snapshot
+                if event.serial in self._answers:
+                    self._answers[event.serial] = event
                     self._changed.notify_all()
         else:
             ended = isinstance(event, Done | Failed)

@@ -50,9 +50,12 @@ class Lag:
         first = self._length - min(self._behind, _LAG)
         # The prompt lets it see the last one of those that it is behind.
         self._miss(first, min(length, self._length - 1) - first)
-        if length <= self._first_missing:
-            self._missing = 0
+        self._missing = max(0, min(self._missing, length - self._first_missing))
         self._length, self._behind = length, 0
+
+    def lose(self, length: int, missing: int) -> None:
+        """The session has been put together from blocks; so many of its tokens were never seen."""
+        self._length, self._behind, self._missing, self._first_missing = length, 0, missing, 0
 
     def fork(self, length: int) -> Lag:
         """That of a session which shares the first `length` tokens."""

@@ -1,8 +1,8 @@
 """Typed wrappers over the engine's expert cache: use counts, warm-up, traces, and the simulator.
 
 For: the model's backend, benchmarks and tests. Not for: deciding anything; which expert is kept is
-the engine's own policy (`native/src/policy.h`), and the text never depends on it. Threads: `usage`
-and `replay` from any thread, the rest as `ffi.Engine` itself.
+the engine's own policy (`native/src/policy.h`), and the text never depends on it. Threads: `usage`,
+`places` and `replay` from any thread, the rest as `ffi.Engine` itself.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from colibri.engine import ffi as binding
 from colibri.engine.cvalues import Call, ffi, lib
 from colibri.engine.status import EngineError, Status
 
+# `colibri_tier` of an expert that does not exist: a dense layer, or one that is not loaded.
+NO_EXPERT = 255
 Counts = NDArray[np.int64]
 Records = NDArray[np.int32]
 
@@ -59,6 +61,28 @@ def usage(engine: binding.Engine, layers: int, experts: int) -> Counts:
         )
     call.check(status)
     return counts
+
+
+def places(
+    engine: binding.Engine, layers: int, experts: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+    """Where each expert is (`colibri_tier`) and how many requests asked for it, both [layers,
+    experts] as `usage`. Any thread.
+    """
+    tiers = np.empty((layers, experts), np.uint8)
+    asked = np.empty((layers, experts), np.uint32)
+    call = Call()
+    with engine._lock:
+        status = lib.colibri_engine_experts(
+            engine._alive(),
+            ffi.from_buffer("uint8_t[]", tiers),
+            ffi.from_buffer("uint32_t[]", asked),
+            tiers.size,
+            call.text,
+            call.len,
+        )
+    call.check(status)
+    return tiers, asked
 
 
 def set_usage(engine: binding.Engine, counts: Counts) -> None:

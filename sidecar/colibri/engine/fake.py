@@ -7,14 +7,14 @@ sampling parameters are only recorded.
 Drafts: with `Options.drafts` a session foretells its script, rightly or wrongly as `Script.hits`
 says.
 
-Token ids: 0..2 end a turn, 10..265 are bytes (`encode`), ids from 1000 up are the pieces of the
-scripts. A piece may be text or raw bytes, so a character can be cut into tokens anywhere.
-Threads: as `EngineBackend`; `enqueue` and the recorded lists may be used from any thread.
+Token ids and pieces of scripts: `fake_text`. Answers are read as those of a model of
+`Options.dialect`. Under a mask a script is drawn byte by byte: its next token where that is
+allowed, else one that is. Threads: as `EngineBackend`; `enqueue` and the recorded lists may be used
+from any thread.
 """
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import os
 import signal
@@ -25,19 +25,54 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from colibri.engine.backend import BackendSession, Counters, TextStream
-from colibri.engine.protocol import EngineInfo
-from colibri.engine.status import EngineError, PrefillProgress, Status
+from colibri.engine.backend import BackendSession, Counters, Tell
+from colibri.engine.fake_text import (
+    DIALECTS,
+    END_IDS,
+    FIRST_BYTE,
+    FIRST_PIECE,
+    FakeLetters,
+    allows,
+    control,
+    control_id,
+    encode,
+    first_allowed,
+    marked,
+    spelled,
+    tokenizer,
+    tokens_of,
+)
+from colibri.engine.heat import ExpertCounts
+from colibri.engine.protocol import EngineInfo, ExpertLayout, Submit
+from colibri.engine.status import ChunkState, EngineError, PrefillProgress, Status
 from colibri.engine.table import Sampling
+from colibri.engine.work import Work
 from colibri.kv.disk import Disk
-from colibri.text.stop import StopFilter
+from colibri.text.answer import Answer, Answers
+from colibri.text.grammar import Masks
+from colibri.text.reasoning import closing
 
-END_IDS = frozenset({0, 1, 2})
+__all__ = [
+    "BLOCK_BYTES",
+    "BLOCK_TOKENS",
+    "END_IDS",
+    "FakeBackend",
+    "Options",
+    "Script",
+    "control",
+    "encode",
+    "marked",
+    "open_backend",
+    "tokenizer",
+]
+
 BLOCK_TOKENS = 16
 BLOCK_BYTES = 256
-_FIRST_BYTE = 10
-_FIRST_PIECE = 1000
+_LOAD_STEPS = 4
+_LOAD_STEP_BYTES = 1 << 20
 _WRONG_DRAFT = 9  # a token that no script has
 
 
@@ -56,7 +91,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     `fail_draft` is the sentence with which drafting fails.
     """
 
-    pieces: tuple[Any, ...] = ("ok",)  # str or bytes
+    pieces: tuple[Any, ...] = ("ok",)  # str or bytes; control tokens by `control`
     end_id: int = 0
     repeat: bool = False
     prefill_ms: float = 0
@@ -84,16 +119,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     fail_load: str = ""
     load_ms: float = 0
     drafts: int = 0
+    dialect: str = "hermes"
+    experts: ExpertLayout | None = None
 
 
-def encode(text: str) -> list[int]:
-    """Token ids of a prompt: one per byte."""
-    return [_FIRST_BYTE + byte for byte in text.encode()]
-
-
-def _kv(tokens: Sequence[int]) -> bytes:
-    """The KV of a prefix's last block: like the real one, it depends on all tokens before it."""
-    return hashlib.blake2b(repr(list(tokens)).encode()).digest() * (BLOCK_BYTES // 64)
+def _kv(tokens: Sequence[int], block: int) -> bytes:
+    """KV of a block of a prefix: as in the real one, each position's depends on all up to it."""
+    end = min(len(tokens), (block + 1) * BLOCK_TOKENS)
+    size = BLOCK_BYTES // BLOCK_TOKENS
+    return b"".join(
+        hashlib.blake2b(repr(list(tokens[: at + 1])).encode(), digest_size=size).digest()
+        for at in range(block * BLOCK_TOKENS, end)
+    )
 
 
 class _FakeSession:
@@ -103,9 +140,11 @@ class _FakeSession:
         self._pending: list[int] = []
         self._checkpoints: list[int] = []
         self._spent_ms = 0.0
+        self._counted = -1  # first position that counts
         self._moved = 0  # pending tokens that the session holds already
         self._script = Script()
         self._start = 0  # tokens before the answer
+        self._spelled: list[int] | None = None  # the script's tokens, once there was a mask
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -131,19 +170,57 @@ class _FakeSession:
         into._tokens = self._tokens[:length]
 
     def export_block(self, block: int, out: memoryview) -> None:
-        end = (block + 1) * BLOCK_TOKENS
-        if end > len(self._tokens):
-            raise EngineError(Status.INVALID, f"block {block} is not complete")
-        out[:] = _kv(self._tokens[:end])
+        if block * BLOCK_TOKENS >= len(self._tokens):
+            raise EngineError(Status.INVALID, f"there is no block {block}")
+        out[:] = _kv(self._tokens, block).ljust(BLOCK_BYTES, b"?")
 
     def import_block(self, tokens: Sequence[int], data: memoryview) -> None:
-        held = [*self._tokens, *tokens]
-        if len(held) % BLOCK_TOKENS or self._pending:
+        held, block = [*self._tokens, *tokens], len(self._tokens) // BLOCK_TOKENS
+        if len(self._tokens) % BLOCK_TOKENS or self._pending:
             raise EngineError(Status.INVALID, "not at a block's border")
-        if bytes(data) != _kv(held):
+        if not bytes(data).startswith(_kv(held, block)):
             raise AssertionError("this is the KV of other tokens")
         self._tokens = held
         self._backend.imported += 1
+
+    def draftless(self) -> int:
+        return 0
+
+    @property
+    def parked(self) -> int:
+        return 0
+
+    def chunk(self) -> ChunkState:
+        """Prompts of scripts are not read in layers."""
+        return ChunkState(len(self._tokens), 0, 0, False)
+
+    def pause(self, on: bool) -> None: ...
+
+    def chunk_bytes(self, piece: int) -> int:
+        return 0
+
+    def export_chunk(self, piece: int, out: memoryview) -> None:
+        raise EngineError(Status.INVALID, "there is no chunk")
+
+    def import_chunk(self, tokens: Sequence[int], layers: int) -> None:
+        raise EngineError(Status.INVALID, "there are no chunks")
+
+    def fill_chunk(self, piece: int, data: memoryview) -> None:
+        raise EngineError(Status.INVALID, "there is no chunk")
+
+    def count(self, first: int) -> None:
+        if first >= 0 and self._backend.info.experts is None:
+            raise EngineError(Status.INVALID, "counting needs a model with routed experts")
+        self._counted = first
+
+    def counts(self) -> NDArray[np.uint32]:
+        """Token t is routed to expert t modulo their number, in every layer."""
+        layout = self._backend.info.experts
+        if layout is None or self._counted < 0:
+            raise EngineError(Status.INVALID, "the session does not count")
+        chosen = np.array(self._tokens[self._counted :], np.int64) % layout.cols
+        row = np.bincount(chosen, minlength=layout.cols).astype(np.uint32)
+        return np.tile(row, (max(layout.layers) + 1, 1))
 
     def prefill_start(self, tokens: Sequence[int]) -> None:
         self._pending = list(tokens)
@@ -151,6 +228,7 @@ class _FakeSession:
         self._moved = 0
         self._start = len(self._tokens) + len(tokens)
         self._script = self._backend.next_script()
+        self._spelled = None
 
     def prefill_step(self, max_ms: int) -> PrefillProgress:
         script, total = self._script, len(self._pending)
@@ -187,7 +265,15 @@ class _FakeSession:
             os.kill(os.getpid(), signal.SIGKILL)
         while at == script.hang_at:
             time.sleep(1)
-        return self._answer(at)
+        if not sampling.mask:
+            return self._answer(at)
+        if self._spelled is None:
+            self._spelled = self._backend.spelled(script.pieces)
+        token = self._answer(at)
+        token = token if allows(sampling.mask, token) else first_allowed(sampling.mask)
+        if token < 0:
+            raise EngineError(Status.INVALID, "the mask allows no token")
+        return token
 
     def draft(self, next_token: int, depth: int) -> list[int]:
         script, at = self._script, len(self._tokens) + 1 - self._start
@@ -220,54 +306,43 @@ class _FakeSession:
         )
 
     def _answer(self, at: int) -> int:
-        pieces = self._script.pieces
-        if at >= len(pieces) and not self._script.repeat:
+        tokens: Sequence[Any] = self._script.pieces if self._spelled is None else self._spelled
+        if at >= len(tokens) and not self._script.repeat:
             return self._script.end_id
-        return self._backend.piece_id(pieces[at % len(pieces)])
+        found = tokens[at % len(tokens)]
+        return self._backend.piece_id(found) if self._spelled is None else int(found)
 
     def close(self) -> None:
         self._tokens = []
         self._backend.open_sessions -= 1
 
 
-class _FakeText:
-    def __init__(self, backend: FakeBackend, stops: Sequence[str], ignore_leading: bool) -> None:
-        self._backend = backend
-        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
-        self._filter = StopFilter(stops, ignore_leading=ignore_leading)
-
-    @property
-    def stopped(self) -> bool:
-        return self._filter.matched is not None
-
-    def push(self, token: int) -> str:
-        return self._filter.push(self._decoder.decode(self._backend.piece(token)))
-
-    def flush(self) -> str:
-        return self._filter.flush()
-
-
 class FakeBackend:
     """See the module's text. `samplings` holds the parameters of every draw, `steps` the tokens of
     each job in every step, `longest` the longest that a session ever was. `room` is what `kv_room`
     says; with a `window` a session cannot go back further, except to a checkpoint. `chores` is how
-    often `idle` has something left to do, `idled` how often it was called.
+    often `idle` has something left to do, `idled` how often it was called. `experts` and `work` are
+    what is told of experts and times.
     """
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(self, options: Options | None = None, tell: Tell | None = None) -> None:
         options = options or Options()
-        time.sleep(options.load_ms / 1000)
+        for step in range(_LOAD_STEPS):
+            if tell is not None and options.load_ms > 0:
+                tell(step * _LOAD_STEP_BYTES, _LOAD_STEPS * _LOAD_STEP_BYTES)
+            time.sleep(options.load_ms / _LOAD_STEPS / 1000)
         if options.fail_load:
             raise EngineError(Status.FORMAT, options.fail_load)
         self.info = EngineInfo(
             context=options.context,
-            vocab=_FIRST_PIECE,
+            vocab=FIRST_PIECE,
             isa="fake",
             precision="fast",
             threads=1,
             weight_bytes=0,
             kv_bytes_per_token=0,
             memory_budget=0,
+            experts=options.experts,
             drafts=options.drafts,
             drafts_reason="" if options.drafts else "no MTP layer",
         )
@@ -284,6 +359,8 @@ class FakeBackend:
         self.idled = 0
         self.window = 0
         self.disk: Disk | None = None
+        self.experts: ExpertCounts | None = None
+        self.work = Work()
         self.imported = 0
         self.steps: list[tuple[int, ...]] = []
         self.samplings: list[Sampling] = []
@@ -291,6 +368,21 @@ class FakeBackend:
         self._ids: dict[bytes, int] = {}
         self._pieces: dict[int, bytes] = {}
         self._lock = threading.Lock()
+        self._dialect = dialect = DIALECTS[options.dialect]
+        marks = tokens_of(dialect)
+        self._masks: Masks | None = None
+        self._answers = Answers(
+            dialect,
+            marks,
+            lambda parse: FakeLetters(self.piece, marks.values() if parse else ()),
+            lambda: closing(dialect, tokenizer(dialect.name)),
+            self._prepared,
+        )
+
+    def _prepared(self) -> Masks:
+        if self._masks is None:
+            self._masks = Masks(tokenizer(self._dialect.name), FIRST_PIECE, END_IDS)
+        return self._masks
 
     def enqueue(self, *scripts: Script) -> None:
         """Adds answers for the jobs to come."""
@@ -302,15 +394,21 @@ class FakeBackend:
             return self._scripts.popleft() if self._scripts else Script()
 
     def piece_id(self, piece: str | bytes) -> int:
+        found = control_id(piece)
+        if found is not None:
+            return found
         data = piece.encode() if isinstance(piece, str) else piece
-        token = self._ids.setdefault(data, _FIRST_PIECE + len(self._ids))
+        token = self._ids.setdefault(data, FIRST_PIECE + len(self._ids))
         self._pieces[token] = data
         return token
 
+    def spelled(self, pieces: Sequence[str | bytes]) -> list[int]:
+        return spelled(pieces, tokens_of(self._dialect))
+
     def piece(self, token: int) -> bytes:
-        if token < _FIRST_PIECE:
-            return bytes([token - _FIRST_BYTE])
-        return self._pieces[token]
+        """Bytes of a token that is no control token; none of an unknown one."""
+        byte = token - FIRST_BYTE
+        return bytes([byte]) if 0 <= byte < 256 else self._pieces.get(token, b"")  # noqa: PLR2004
 
     def session(self) -> BackendSession:
         self.open_sessions += 1
@@ -355,7 +453,11 @@ class FakeBackend:
             streaming=self.bytes_read > 0,
             expert_bytes_read=self.bytes_read,
             disk_wait_ns=int(self.wait_ms * 1e6),
+            work=self.work,
         )
+
+    def expert_counts(self) -> ExpertCounts | None:
+        return self.experts
 
     def idle(self, max_ms: int) -> bool:
         self.idled += 1
@@ -365,13 +467,13 @@ class FakeBackend:
         self.chores -= 1
         return self.chores > 0
 
-    def text(self, stops: Sequence[str], ignore_leading_stop: bool) -> TextStream:
-        return _FakeText(self, stops, ignore_leading_stop)
+    def answer(self, command: Submit) -> Answer:
+        return self._answers.begin(command)
 
     def close(self) -> None:
         self._scripts.clear()
 
 
-def open_backend(options: dict[str, Any]) -> FakeBackend:
+def open_backend(options: dict[str, Any], tell: Tell | None = None) -> FakeBackend:
     """Factory for a child process; `options` are those of `Options` as plain data."""
-    return FakeBackend(msgspec.convert(options, Options))
+    return FakeBackend(msgspec.convert(options, Options), tell)

@@ -20,7 +20,6 @@ import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -41,6 +40,8 @@ from colibri.engine.cvalues import (
     int32_array,
     lib,
 )
+from colibri.engine.ffi_chunk import ChunkCalls
+from colibri.engine.ffi_routed import RoutedCalls
 from colibri.engine.status import EngineCancelled, EngineError, PrefillProgress, Status
 from colibri.engine.table import EngineOptions, Geometry, Isa, MirrorCounters, Sampling, Tensor
 
@@ -48,9 +49,7 @@ __all__ = [
     "Engine",
     "EngineCancelled",
     "EngineError",
-    "ExpertClass",
-    "Plan",
-    "Planner",
+    "Loading",
     "PrefillProgress",
     "Session",
     "Snapshot",
@@ -58,13 +57,14 @@ __all__ = [
     "best_isa",
     "has_isa",
     "isa_name",
-    "plan",
     "version",
 ]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Counters of an engine (`colibri_engine_snapshot_t`): sizes in bytes, the rest counts."""
+    """Counters of an engine (`colibri_engine_snapshot_t`): sizes in bytes, the rest counts; the
+    last three by phase and kind, as there.
+    """
 
     isa: int
     precision: int
@@ -92,94 +92,22 @@ class Snapshot(msgspec.Struct, frozen=True):
     wasted_bytes: int
     disk_wait_ns: int
     cached_experts: int
+    time_ns: tuple[int, ...]
+    found: tuple[int, ...]
+    step_ns: tuple[int, ...]
 
 
-class ExpertClass(msgspec.Struct, frozen=True):
-    """Experts of one size (`colibri_plan_class`)."""
+class Loading:
+    """How far the opening of an `Engine` that was given this is. Any thread may look."""
 
-    slot_bytes: int
-    experts: int
-    slots: int
+    def __init__(self) -> None:
+        self.raw = ffi.new("colibri_loading *")
 
-
-class Plan(msgspec.Struct, frozen=True):
-    """Where an engine's memory goes (`colibri_plan`); `classes` lists at most eight sizes."""
-
-    fits: int
-    streaming: int
-    context: int
-    sessions: int
-    threads: int
-    prefill_chunk: int
-    n_classes: int
-    budget: int
-    caller_bytes: int
-    dense_bytes: int
-    expert_bytes: int
-    cache_bytes: int
-    staging_bytes: int
-    table_bytes: int
-    sessions_bytes: int
-    prefill_bytes: int
-    work_bytes: int
-    total_bytes: int
-    kv_bytes_per_token: int
-    session_bytes: int
-    largest_expert: int
-    least_budget: int
-    resident_budget: int
-    largest_context: int
-    most_sessions: int
-    classes: tuple[ExpertClass, ...] = ()
-
-
-# ---- engine --------------------------------------------------------------------------------------
-
-
-class Planner:
-    """Plans for one model, whose table is turned into C once. One thread."""
-
-    def __init__(self, geometry: Geometry, tensors: Sequence[Tensor]) -> None:
-        self._inputs = Inputs(geometry, tensors, EngineOptions())
-
-    def plan(self, options: EngineOptions) -> Plan:
-        """What opening would hold, without reading any data.
-
-        Options that do not fit are no error: see `Plan.fits` and the fields behind it.
-        """
-        self._inputs.set_options(options)
-        return _plan(self._inputs)
-
-
-def plan(
-    geometry: Geometry, tensors: Sequence[Tensor], options: EngineOptions | None = None
-) -> Plan:
-    """`Planner.plan` for once. Any thread."""
-    return Planner(geometry, tensors).plan(options or EngineOptions())
-
-
-def _plan(inputs: Inputs) -> Plan:
-    raw = ffi.new("colibri_plan *")
-    raw.struct_size = ffi.sizeof("colibri_plan")
-    call = Call()
-    call.check(
-        lib.colibri_engine_plan(
-            inputs.options,
-            inputs.geometry,
-            inputs.tensors,
-            inputs.n_tensors,
-            raw,
-            call.text,
-            call.len,
-        )
-    )
-    listed = range(min(raw.n_classes, len(raw.classes)))
-    numbers = {name: getattr(raw, name) for name in Plan.__struct_fields__ if name != "classes"}
-    classes = tuple(
-        ExpertClass(raw.classes[i].slot_bytes, raw.classes[i].experts, raw.classes[i].slots)
-        for i in listed
-    )
-    return Plan(**numbers, classes=classes)
+    def look(self) -> tuple[int, int]:
+        """(bytes of resident weights read, bytes to read); (0, 0) before reading begins."""
+        out = ffi.new("colibri_loading *")
+        lib.colibri_loading_look(self.raw, out)
+        return out.done, out.total
 
 
 class Engine:
@@ -195,14 +123,16 @@ class Engine:
         tensors: Sequence[Tensor],
         options: EngineOptions | None = None,
         mirrors: Sequence[Sequence[str | Path | None]] = (),
+        loading: Loading | None = None,
     ) -> None:
         """`mirrors` hold copies: one path per file each, None = not there. So may `paths`, where
-        a mirror has the file.
+        a mirror has the file. `loading` is told how far it is.
         """
         self._handle: Any = ffi.NULL
         self._lock = threading.Lock()  # guards the life of every handle, not the engine's work
         self._sessions: set[Session] = set()
         self.vocab = geometry.vocab
+        self.expert_shape = (geometry.n_layers + geometry.n_mtp_layers, geometry.n_experts)
         inputs = Inputs(geometry, tensors, options or EngineOptions())
         encoded = [c_path(path) for path in paths]
         copies = [c_path(path) for mirror in mirrors for path in mirror]
@@ -211,6 +141,7 @@ class Engine:
         mirror_paths = ffi.new("const char *[]", copies)
         inputs.options.mirror_paths = mirror_paths
         inputs.options.n_mirrors = len(mirrors)
+        inputs.options.loading = loading.raw if loading else ffi.NULL
         out = ffi.new("colibri_engine **")
         call = Call()
         call.check(
@@ -326,7 +257,9 @@ class Engine:
         raw.struct_size = ffi.sizeof("colibri_engine_snapshot_t")
         with self._lock:
             lib.colibri_engine_snapshot(self._alive(), raw)
-        return Snapshot(*(getattr(raw, name) for name in Snapshot.__struct_fields__))
+        values = {name: getattr(raw, name) for name in Snapshot.__struct_fields__}
+        values |= {name: tuple(getattr(raw, name)) for name in ("time_ns", "found", "step_ns")}
+        return Snapshot(**values)
 
     def mirrors(self) -> tuple[MirrorCounters, ...]:
         """The model's own files first, then the mirrors; empty when all experts are in memory.
@@ -353,12 +286,7 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_why: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -367,7 +295,7 @@ class Engine:
             self.close()
 
 
-class Session:
+class Session(ChunkCalls, RoutedCalls):
     """One token history with its keys and values; made by `Engine.session`."""
 
     def __init__(self, engine: Engine, handle: Any) -> None:
@@ -426,7 +354,7 @@ class Session:
         lib.colibri_session_checkpoint(self._alive())
 
     def export_block(self, block: int, out: Buffer | None = None) -> Buffer:
-        """A copy of complete KV block `block` (`Engine.block_bytes` long), in `out` if given."""
+        """A copy of KV block `block` (`Engine.block_bytes` long), in `out` if given."""
         if out is None:
             out = bytearray(self.engine.block_bytes)
         target = ffi.from_buffer(out, require_writable=True)
@@ -439,7 +367,9 @@ class Session:
         return out
 
     def import_block(self, tokens: Tokens, data: Buffer) -> None:
-        """Appends one KV block that was exported after exactly these tokens."""
+        """Appends the tokens of a KV block, or the first of them: it was exported after exactly
+        these.
+        """
         ids = int32_array(tokens)
         source = ffi.from_buffer(data)
         call = Call()
@@ -454,6 +384,10 @@ class Session:
                 call.len,
             )
         )
+
+    def draftless(self) -> int:
+        """Tokens whose blocks came without the MTP layer's part, although that layer is loaded."""
+        return int(lib.colibri_session_draftless(self._alive()))
 
     def prefill_start(self, tokens: Tokens, logits: Floats | None = None) -> None:
         """Announces tokens to append.
@@ -569,12 +503,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_why: object) -> None:
         self.close()
 
 

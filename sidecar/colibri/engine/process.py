@@ -35,8 +35,11 @@ from colibri.engine.child import CHILD_FLAG, ChildSpec
 from colibri.engine.client import EngineClient
 from colibri.engine.protocol import (
     Command,
+    Done,
     Event,
+    Failed,
     FrameError,
+    JobEvent,
     Sink,
     Stop,
     Submit,
@@ -95,7 +98,10 @@ def _gigabytes(size: int) -> str:
 
 
 def _fingerprint(command: Submit) -> bytes:
-    return hashlib.sha256(array("q", command.prompt).tobytes()).digest()
+    """Of what a job may crash by: its prompt and the form that its answer shall have."""
+    found = hashlib.sha256(array("q", command.prompt).tobytes())
+    found.update(command.answer.grammar.source.encode("utf-8", "surrogatepass"))
+    return found.digest()
 
 
 class _Child:
@@ -185,7 +191,17 @@ class ProcessEngine(EngineClient):
         if (child := self._child) is not None:
             # So that a process that dies before the next look is not without figures.
             child.measure()
-        super().submit(command, sink)
+
+        def until_the_end(event: JobEvent) -> None:
+            if isinstance(event, Done | Failed):
+                self._in_flight.pop(command.job, None)
+            sink(event)
+
+        try:
+            super().submit(command, until_the_end)
+        except BaseException:
+            self._in_flight.pop(command.job, None)
+            raise
 
     def _send(self, command: Command) -> None:
         child = self._child
@@ -300,8 +316,8 @@ class ProcessEngine(EngineClient):
     def _note_crash(self, failure: ColibriError, backoff: float) -> float:
         """Ends the jobs in flight; returns how long to wait before the next child."""
         log.error("%s", failure)
-        for job in tuple(self._sinks):
-            self._suspects[self._in_flight.get(job, b"")] += 1
+        # A prompt that ran twice at one crash has been at one crash.
+        self._suspects.update({self._in_flight.get(job, b"") for job in tuple(self._sinks)})
         self._in_flight.clear()
         now = time.monotonic()
         self._crashes.append(now)

@@ -4,8 +4,8 @@ For: both ends of a transport (`thread`, `process`) and the scripted fake engine
 bodies; a dialect's encoder turns parts and usage into those.
 
     commands   Submit  Cancel  TakeSnapshot  Stop
-    events     Loaded | LoadFailed, then per job: Accepted (Progress | Tokens)* (Done | Failed),
-    and Telemetry
+    events     Loading*, Loaded | LoadFailed, then per job: Accepted (Progress | Tokens)*
+               (Done | Failed), and Telemetry, Experts
 
 Every accepted job ends with exactly one Done or Failed. Text is final: it is detokenised, stop
 strings are cut, and usage counts exactly the tokens sampled to make it, because all of that runs
@@ -21,12 +21,15 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 
 import msgspec
 
+from colibri.engine.answer import AnswerForm, Notice, Part, Text
+from colibri.engine.work import Work
+
 # Longest frame either end accepts. A prompt of a million tokens takes 5 MB; a corrupt length would
 # otherwise ask for gigabytes.
 MAX_FRAME_BYTES = 64 << 20
 _LENGTH = struct.Struct("<I")
 
-FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "cancelled"]
 Phase: TypeAlias = Literal["waiting", "prefill", "decode"]
 
 
@@ -41,7 +44,9 @@ class Submit(_Message, frozen=True, tag="submit"):
     """Generate a continuation of `prompt` (token ids), at most `max_tokens` long.
 
     All defaults are already resolved: the worker knows nothing of requests, launch options or
-    models. `cache_slot` pins the job to a KV slot, for which it then waits.
+    models. `cache_slot` pins the job to a KV slot, for which it then waits. With `count_from` the
+    job is a measurement: every prompt token from this position on is computed, nothing is drafted,
+    neither use counts nor stored context know of it, and Done tells its routing.
     """
 
     job: str
@@ -53,6 +58,8 @@ class Submit(_Message, frozen=True, tag="submit"):
     stops: tuple[str, ...] = ()
     ignore_leading_stop: bool = False
     cache_slot: int | None = None
+    answer: AnswerForm = AnswerForm()
+    count_from: int | None = None
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):
@@ -67,11 +74,17 @@ class TakeSnapshot(_Message, frozen=True, tag="snapshot"):
     serial: int
 
 
+class TakeExperts(_Message, frozen=True, tag="take_experts"):
+    """Answer with Experts of the same serial, at once, also in the middle of a step."""
+
+    serial: int
+
+
 class Stop(_Message, frozen=True, tag="stop"):
     """End every job, close the engine, leave."""
 
 
-Command: TypeAlias = Submit | Cancel | TakeSnapshot | Stop
+Command: TypeAlias = Submit | Cancel | TakeSnapshot | TakeExperts | Stop
 
 
 # ---- events --------------------------------------------------------------------------------------
@@ -94,8 +107,23 @@ class MemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     prefill_chunk: int
 
 
+class ExpertLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """The routed experts of a model: `cols` in each of the model's `layers` that have some, the MTP
+    layer's last; the last `draft_layers` of them are MTP layers. `bytes` is what all of them take
+    in memory; a token goes to `per_token` of each layer.
+    """
+
+    layers: tuple[int, ...]
+    cols: int
+    bytes: int
+    per_token: int = 1
+    draft_layers: int = 0
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of a loaded engine. Sizes in bytes; a budget of 0 means no limit."""
+    """Facts of a loaded engine. Sizes in bytes; a budget of 0 means no limit. `trained_context` is
+    the longest context that the model was made for, 0 when that is not known.
+    """
 
     context: int
     vocab: int
@@ -105,14 +133,18 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int
     kv_bytes_per_token: int
     memory_budget: int
+    trained_context: int = 0
     # Most drafts of the MTP layer per step; 0 with the reason why there are none.
     drafts: int = 0
     drafts_reason: str = "no MTP layer"
     memory: MemoryInfo | None = None
+    experts: ExpertLayout | None = None
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job stands: prompt tokens read of all, tokens generated, drafts made and kept."""
+    """Where a job stands: prompt tokens read of all, tokens generated, drafts made and kept, and
+    what the engine did while it ran.
+    """
 
     job: str
     phase: Phase
@@ -121,6 +153,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     generated: int
     drafts_proposed: int = 0
     drafts_accepted: int = 0
+    work: Work = Work()
 
 
 class DraftState(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,12 +197,14 @@ class MirrorReport(msgspec.Struct, frozen=True, kw_only=True):
 class ExpertState(msgspec.Struct, frozen=True, kw_only=True):
     """Routed experts: where they are and what reading them took since the engine was opened.
 
-    With `streaming` they come from disk through a cache of `slots` experts. Of the bytes read on a
+    With `streaming` they come from disk through a cache of `slots` experts, of which it holds
+    `cached` now. Of the bytes read on a
     guess, `useful_bytes` were asked for in time and `wasted_bytes` given up unused.
     """
 
     streaming: bool = False
     slots: int = 0
+    cached: int = 0
     lookups: int = 0
     misses: int = 0
     bytes_read: int = 0
@@ -242,21 +277,51 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     experts: ExpertState = ExpertState()
     drafts: DraftState = DraftState()
     kv: KvState = KvState()
+    work: Work = Work()
+
+
+class ExpertMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Of each expert, row by row: tier (0 disk, 1 RAM, 2 VRAM, 3 being read; a byte), heat of all
+    time (0 to 255; a byte) and how often turn number `turn` asked for it (little-endian u16).
+    """
+
+    turn: int
+    tiers: bytes
+    heat: bytes
+    hits: bytes
+
+
+class Routing(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a job's tokens were routed to each expert: `layers` are the model's numbers of the
+    rows, each of `cols` experts, of which a token goes to `per_token`; counts are little-endian
+    u32, row by row. `prompt` counts the prompt from `Submit.count_from` on, `answer` the generated
+    tokens that were computed: all, but the last one where the answer was cut. A row without any is
+    that of an MTP layer.
+    """
+
+    layers: tuple[int, ...]
+    cols: int
+    per_token: int
+    prompt: bytes
+    answer: bytes
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of one job. `cached` of the `prompt` tokens were already held and not computed."""
+    """Tokens of one job. `cached` of the `prompt` tokens were already held and not computed;
+    `reasoning` of the `completion` tokens belong to the reasoning.
+    """
 
     prompt: int
     cached: int
     completion: int
+    reasoning: int = 0
 
 
-class Part(msgspec.Struct, frozen=True):
-    """A piece of output. One kind for now; reasoning and tool calls become further kinds."""
+class Loading(_Message, frozen=True, tag="loading"):
+    """The engine is being opened: bytes read of the weights that stay in memory."""
 
-    kind: Literal["text"]
-    text: str
+    bytes_read: int
+    bytes_total: int
 
 
 class Loaded(_Message, frozen=True, tag="loaded"):
@@ -310,15 +375,46 @@ class Tokens(_Message, frozen=True, tag="tokens"):
     parts: tuple[Part, ...]
     generated: int
 
+    @property
+    def text(self) -> str:
+        """The visible text among the parts."""
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
 
 class Done(_Message, frozen=True, tag="done"):
-    """A job ended as it should. Times in milliseconds."""
+    """A job ended as it should. Times in milliseconds. `tool_calls`: at least one call was made;
+    `generated` are then all the tokens of the answer, the end token left out.
+    """
 
     job: str
     finish_reason: FinishReason
     usage: Usage
     prefill_ms: float
     decode_ms: float
+    notice: Notice | None = None
+    generated: tuple[int, ...] = ()
+    # What the engine did while the job ran.
+    work: Work = Work()
+    routing: Routing | None = None  # of a measurement
+
+    @property
+    def prefill_per_second(self) -> float | None:
+        """Prompt tokens computed a second; None if there was nothing to compute."""
+        return per_second(self.usage.prompt - self.usage.cached, self.prefill_ms)
+
+    @property
+    def decode_per_second(self) -> float | None:
+        """Tokens generated a second after the first one, which comes out of the prompt's last step;
+        None for an answer of one token.
+        """
+        return per_second(self.usage.completion - 1, self.decode_ms)
+
+
+def per_second(tokens: int, milliseconds: float) -> float | None:
+    """The rate of so many tokens in such a time; None without tokens or time."""
+    if tokens < 1 or milliseconds <= 0:
+        return None
+    return round(tokens / milliseconds * 1000, 2)
 
 
 class Failed(_Message, frozen=True, tag="failed"):
@@ -330,6 +426,13 @@ class Failed(_Message, frozen=True, tag="failed"):
     hint: str | None = None
 
 
+class Experts(_Message, frozen=True, tag="experts"):
+    """Answer to TakeExperts; None for a dense model."""
+
+    serial: int
+    map: ExpertMap | None
+
+
 class Telemetry(_Message, frozen=True, tag="telemetry"):
     """Answer to TakeSnapshot."""
 
@@ -338,7 +441,7 @@ class Telemetry(_Message, frozen=True, tag="telemetry"):
 
 
 JobEvent: TypeAlias = Accepted | Progress | Tokens | Done | Failed
-Event: TypeAlias = Loaded | LoadFailed | JobEvent | Telemetry
+Event: TypeAlias = Loading | Loaded | LoadFailed | JobEvent | Telemetry | Experts
 Sink: TypeAlias = Callable[[JobEvent], None]
 
 

@@ -16,7 +16,7 @@ loop's, unless it says otherwise.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from colibri.engine.backend import BackendSession, EngineBackend
@@ -112,8 +112,12 @@ class Slots:
         self._parallel = parallel
         self.slots = [Slot(i, Holding(backend.session())) for i in range(count)]
         self._kept: list[Holding] = []  # longest unused first
-        # Told of a session whose KV will be gone when it returns.
-        self.before_drop: Callable[[Holding], None] = lambda holding: None
+        # Whether all of a session is on disk: such sessions go first.
+        self.is_saved: Callable[[Holding], bool] = lambda holding: True
+        # Asked about a session before its KV is gone; False while what it holds is being saved.
+        self.may_drop: Callable[[Holding], bool] = lambda holding: True
+        # Room was asked for and is still being made; for the loop, which takes it back.
+        self.stalled = False
         self._uses = 0
         self.dropped = 0  # conversations that had to go
 
@@ -131,12 +135,15 @@ class Slots:
 
     # ---- choosing ----
 
-    def choose(self, prompt: Sequence[int], pinned: int | None) -> Slot | None:
+    def choose(
+        self, prompt: Sequence[int], pinned: int | None, wanted: Collection[int] = ()
+    ) -> Slot | None:
         """The slot for a prompt, or None while it has to wait.
 
         A pinned job waits for its slot. Another one takes slot 0 when jobs run one after the other,
         so that one client alone always meets its own history; else the free slot that holds most of
-        the prompt or has begun to read it, the lowest on a tie.
+        the prompt or has begun to read it, the lowest on a tie, and one of the `wanted`, for which
+        pinned jobs wait, only if no other is free: what it holds of the prompt is shared anyway.
         """
         free = [slot for slot in self.slots if not slot.busy]
         if len(self.slots) - len(free) >= self._parallel:
@@ -146,7 +153,7 @@ class Slots:
             return None if slot.busy else slot
         if self._parallel == 1:
             return self.slots[0]
-        return max(free, key=lambda slot: slot.holding.promise(prompt))
+        return max(free, key=lambda slot: (slot.index not in wanted, slot.holding.promise(prompt)))
 
     # ---- preparing ----
 
@@ -210,8 +217,9 @@ class Slots:
             holding.session.close()
             return
         self._kept.append(holding)
-        while len(self._kept) > MOST_KEPT:
-            self._drop_oldest()
+        # One that is still being saved goes the next time.
+        while len(self._kept) > MOST_KEPT and self._drop_oldest():
+            pass
 
     def replace(self, slot: Slot, holding: Holding) -> None:
         """Another session for the slot; the one before it is kept if it is worth it."""
@@ -220,28 +228,40 @@ class Slots:
 
     # ---- room ----
 
-    def make_room(self, blocks: int) -> None:
-        """Drops what no job uses until so many KV blocks may be taken, or nothing is left to drop.
+    def make_room(self, blocks: int) -> bool:
+        """Drops what no job uses until so many KV blocks may be taken, or nothing is left to drop:
+        the jobs that run then have all the KV there is, which is what the budget was made for.
 
-        The jobs that run then have all the KV there is, which is what the budget was made for.
+        False while a session that has to go is still being saved: to be asked again soon.
         """
         while (room := self._backend.kv_room()) is not None and room < blocks:
             idle = [slot for slot in self.slots if not slot.busy and slot.history]
             if self._kept:
-                self._drop_oldest()
+                if not self._drop_oldest():
+                    self.stalled = True
+                    return False
             elif idle:
-                slot = min(idle, key=lambda slot: slot.used)
-                self.before_drop(slot.holding)
+                slot = min(idle, key=lambda slot: (not self.is_saved(slot.holding), slot.used))
+                if not self.may_drop(slot.holding):
+                    self.stalled = True
+                    return False
                 self.renew(slot)
                 self.dropped += 1
             else:
-                return
+                break
+        return True
 
-    def _drop_oldest(self) -> None:
-        holding = self._kept.pop(0)
-        self.before_drop(holding)
+    def _drop_oldest(self) -> bool:
+        """Drops the kept session that is longest unused, of those that are on disk if there are;
+        False if it may not go yet.
+        """
+        holding = next((one for one in self._kept if self.is_saved(one)), self._kept[0])
+        if not self.may_drop(holding):
+            return False
+        self._kept.remove(holding)
         holding.session.close()
         self.dropped += 1
+        return True
 
     def renew(self, slot: Slot) -> None:
         """A fresh session: what the slot holds is gone, whatever state it was in."""

@@ -10,6 +10,7 @@ extension. Not for: errors of the HTTP side or of model files, which have their 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 import msgspec
 
@@ -26,6 +27,22 @@ class Status(IntEnum):
     CONTEXT = 6
     NUMERIC = 7
     UNSUPPORTED = 8
+
+
+# The piece of a chunk that is its rows; 0, 1, ... are what layers keep.
+ROWS: Final = -1
+
+
+class ChunkState(msgspec.Struct, frozen=True):
+    """An unfinished prefill chunk: `first` tokens before it, its own (0 = there is none, or none
+    that can still leave the engine), layers that are finished, and whether its rows stand between
+    two of them now.
+    """
+
+    first: int
+    tokens: int
+    layers: int
+    between: bool
 
 
 class PrefillProgress(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from colibri.engine.table import Geometry
@@ -66,9 +67,11 @@ class Family:
     `tensors(geometry)` yields every tensor of the complete model, optional parts included;
     `without(geometry, part)` gives the geometry of a model that lacks one of `optional_parts`.
     `model_id(geometry, folder)` is the default id or None for the folder's name. `end_tokens` are
-    texts that end a turn wherever the tokenizer knows them as control tokens. `builtin_template`
-    serves containers that ship none; `template_variables` are defaults that a request may override.
-    `dialect` is how its models write reasoning and tool calls.
+    texts that end a turn wherever the tokenizer knows them as control tokens. `chat_stops` end a
+    chat turn, also as plain text, if the client names no stop of its own.
+    `builtin_template(folder)` serves containers that ship none, "" if there is none;
+    `template_variables` are defaults that a request may override. `dialect` is how its models write
+    reasoning and tool calls.
     """
 
     name: str
@@ -81,7 +84,8 @@ class Family:
     optional_parts: tuple[str, ...] = ()
     end_tokens: tuple[str, ...] = ()
     model_id: Callable[[Geometry, str], str | None] = field(default=lambda _geometry, _folder: None)
-    builtin_template: str = ""
+    chat_stops: tuple[str, ...] = ()
+    builtin_template: Callable[[Path], str] = field(default=lambda _folder: "")
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     dialect: Dialect = HERMES
 

@@ -18,7 +18,7 @@ from colibri.engine.table import Family as EngineFamily
 from colibri.engine.table import Geometry
 from colibri.families import base
 from colibri.families.base import Capabilities, Family, TensorSpec
-from colibri.families.glm_template import TEMPLATE
+from colibri.families.glm_template import builtin_template
 from colibri.families.values import ConfigReader
 from colibri.text.dialect import GLM
 
@@ -256,8 +256,9 @@ GLM_MOE_DSA = Family(
     without=_without,
     optional_parts=("indexer", "mtp"),
     end_tokens=("<|endoftext|>", "<|user|>", "<|observation|>"),
+    chat_stops=("<|user|>", "<|observation|>"),
     model_id=_model_id,
-    builtin_template=TEMPLATE,
+    builtin_template=builtin_template,
     # Reasoning is asked for by request; without the wish the model answers at once.
     template_variables={"enable_thinking": False},
     dialect=GLM,

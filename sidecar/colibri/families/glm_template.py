@@ -1,14 +1,18 @@
-"""The chat format of GLM-5.2 as a jinja2 template, for containers that ship none.
+"""The chat formats of GLM-5.2 and 5.3 as jinja2 templates, for containers that ship none.
 
 For: `glm_moe_dsa`, whose published int4 containers often lack chat_template.jinja. A template in
 the model folder always wins. Variables besides `messages`, `tools` and `add_generation_prompt`:
-`enable_thinking` (default true), `reasoning_effort` (`high`, anything else means max) and
-`clear_thinking` (default true: reasoning before the last user message is left out). Reasoning of
-earlier turns is read from `reasoning_content`. Thread rule: a constant.
+`enable_thinking` (5.2 alone, default true), `reasoning_effort` (5.2: `high`, anything else means
+max; 5.3: also `low`) and `clear_thinking` (default true: reasoning before the last user message is
+left out). Reasoning of earlier turns is read from `reasoning_content`. 5.3 puts the results of
+tools into the order of their calls, if their ids tell it. Thread rule: constants and a pure
+function.
 """
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Final
 
 _TOOLS: Final = """<|system|>
@@ -49,8 +53,7 @@ _MESSAGES: Final = """
 {%- if m.role == 'user' -%}<|user|>{{ text(m.content) }}
 {%- elif m.role == 'system' -%}<|system|>{{ text(m.content) }}
 {%- elif m.role == 'tool' -%}
-{%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}<|observation|>{%- endif -%}
-<tool_response>{{ text(m.content) }}</tool_response>
+RESULTS
 {%- elif m.role == 'assistant' -%}
 {%- set kept = loop.index0 > last.user or not clear_thinking | default(true) -%}
 <|assistant|><think>
@@ -69,6 +72,42 @@ _MESSAGES: Final = """
 {%- endif -%}
 {%- endfor -%}"""
 
+_RESULTS_AS_SENT: Final = """
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}<|observation|>{%- endif -%}
+<tool_response>{{ text(m.content) }}</tool_response>"""
+
+# The first result of a row writes all of them: in the order of the calls before it where every
+# result answers another call, else as they were sent.
+_RESULTS_BY_CALL: Final = """
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}
+<|observation|>
+{%- set row = namespace(results=[], ids=[], found=[], open=true) -%}
+{%- for r in messages[loop.index0:] -%}
+{%- if r.role != 'tool' -%}{%- set row.open = false -%}{%- endif -%}
+{%- if row.open -%}
+{%- set row.results = row.results + [r] -%}
+{%- if r.tool_call_id and r.tool_call_id not in row.ids -%}
+{%- set row.ids = row.ids + [r.tool_call_id] -%}
+{%- endif -%}
+{%- endif -%}
+{%- endfor -%}
+{%- if not loop.first -%}
+{%- for call in messages[loop.index0 - 1].tool_calls or [] -%}
+{%- for r in row.results if r.tool_call_id and r.tool_call_id == call.id -%}
+{%- set row.found = row.found + [r] -%}
+{%- endfor -%}
+{%- endfor -%}
+{%- endif -%}
+{%- set known = row.ids | length == row.results | length
+    and row.found | length == row.results | length -%}
+{%- for r in row.found if known -%}<tool_response>{{ text(r.content) }}</tool_response>
+{%- endfor -%}
+{%- for r in row.results if not known -%}<tool_response>{{ text(r.content) }}</tool_response>
+{%- endfor -%}
+{%- endif -%}"""
+
+_TOOLS_BLOCK: Final = """{%- if tools %}""" + _TOOLS + "{% endif -%}"
+
 TEMPLATE: Final = (
     _TEXT
     + """
@@ -77,13 +116,44 @@ TEMPLATE: Final = (
 {%- if thinking -%}
 <|system|>Reasoning Effort: {{ 'High' if reasoning_effort | default('max') == 'high' else 'Max' }}
 {%- endif -%}
-{%- if tools %}"""
-    + _TOOLS
-    + "{% endif -%}"
-    + _MESSAGES
+"""
+    + _TOOLS_BLOCK
+    + _MESSAGES.replace("RESULTS", _RESULTS_AS_SENT.strip())
     + """
 {%- if add_generation_prompt -%}
 <|assistant|><think>{{ '' if thinking else '</think>' }}
 {%- endif -%}
 """
 )
+
+# It has no switch: the model always thinks unless the prompt closes its reasoning.
+TEMPLATE_53: Final = (
+    _TEXT
+    + """
+[gMASK]<sop><|system|>Reasoning Effort: {{
+    {'low': 'Low', 'high': 'High'}.get(reasoning_effort | default('max'), 'Max') }}
+"""
+    + _TOOLS_BLOCK
+    + _MESSAGES.replace("RESULTS", _RESULTS_BY_CALL.strip())
+    + """
+{%- if add_generation_prompt -%}<|assistant|><think>{%- endif -%}
+"""
+)
+
+_VERSION: Final = re.compile(r"glm[-_ .]?5(?:[-_.](\d+))?(?!\d)", re.IGNORECASE)
+# How far above the model's folder its name may stand: a cache keeps it beside a hash.
+_NAMES: Final = 4
+
+
+def is_53(folder: Path) -> bool:
+    """Whether a folder's name says GLM-5.3. Nothing else tells it from 5.2: configs are equal."""
+    for name in reversed(folder.parts[-_NAMES:]):
+        versions = [match[1] for match in _VERSION.finditer(name) if match[1]]
+        if versions:
+            return versions[-1] == "3"
+    return False
+
+
+def builtin_template(folder: Path) -> str:
+    """The template of the model in this folder."""
+    return TEMPLATE_53 if is_53(folder) else TEMPLATE

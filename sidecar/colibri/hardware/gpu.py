@@ -1,11 +1,12 @@
 """Which NVIDIA GPUs there are, asked so that a broken driver can neither hang nor crash us.
 
-For: `coli doctor`. Not for: computing on a GPU, which this engine does not do. GPUtil is asked
-first (it knows where Windows keeps nvidia-smi), but it waits for ever for a driver that hangs,
-divides by a memory size of zero and lets "[N/A]" through as NaN. So nvidia-smi is first called once
-with a time limit; only if it answers is GPUtil used, in a thread with a limit of its own, and what
-it cannot read is filled in from nvidia-smi's own answer. Every number is finite or None. Thread
-rule: any thread; a GPUtil call that hangs leaves one sleeping daemon thread behind.
+For: `coli doctor`, and the monitor where the driver's library cannot be asked (`nvml`). Not for:
+computing on a GPU, which this engine does not do. GPUtil is asked first (it knows where Windows
+keeps nvidia-smi), but it waits for ever for a driver that hangs, divides by a memory size of zero
+and lets "[N/A]" through as NaN. So nvidia-smi is first called once with a time limit; only if it
+answers is GPUtil used, in a thread with a limit of its own, and what it cannot read is filled in
+from nvidia-smi's own answer. Every number is finite or None. Thread rule: any thread; a GPUtil call
+that hangs leaves one sleeping daemon thread behind.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MIB: Final = 1 << 20
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU; None where the driver does not tell. Sizes in bytes."""
+    """One GPU; None where the driver does not tell. Sizes in bytes, `load` 0 to 1."""
 
     index: int
     name: str
@@ -37,6 +38,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_total: int | None
     memory_used: int | None
     memory_free: int | None
+    load: float | None = None
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +96,11 @@ def _bytes(mebibytes: object) -> int | None:
     return None if result is None else int(result * _MIB)
 
 
+def _share(value: object) -> float | None:
+    result = number(value)
+    return None if result is None else min(result, 1.0)
+
+
 def parse(text: str) -> tuple[Gpu, ...]:
     """GPUs in the CSV of nvidia-smi (`_FIELDS`, no header, no units); other lines are skipped."""
     found = []
@@ -138,6 +145,7 @@ def merge(own: Sequence[Gpu], theirs: Sequence[Mapping[str, Any]]) -> tuple[Gpu,
             memory_total=total or (known.memory_total if known else None),
             memory_used=used if used is not None else (known.memory_used if known else None),
             memory_free=free if free is not None else (known.memory_free if known else None),
+            load=_share(item.get("load")),
         )
     return tuple(merged[index] for index in sorted(merged))
 
@@ -145,7 +153,7 @@ def merge(own: Sequence[Gpu], theirs: Sequence[Mapping[str, Any]]) -> tuple[Gpu,
 def ask_gputil() -> list[dict[str, Any]]:
     """What GPUtil says, as plain values. Raises whatever GPUtil raises."""
     gputil = _import_gputil()
-    names = ("id", "name", "driver", "memoryTotal", "memoryUsed", "memoryFree")
+    names = ("id", "name", "driver", "memoryTotal", "memoryUsed", "memoryFree", "load")
     return [{name: getattr(gpu, name, None) for name in names} for gpu in gputil.getGPUs()]
 
 

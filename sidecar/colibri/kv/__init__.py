@@ -8,5 +8,7 @@ itself: blocks are opaque bytes here, and nothing of this package knows the engi
     writer     a thread that puts blocks while nobody is kept waiting
     inventory  what lies in a store's folder, without knowing the model
 
+    parked     unfinished chunks of prompts, in pieces
+
     chains, segments, blocks, lock, files    parts of the store
 """

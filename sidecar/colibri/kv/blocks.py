@@ -2,8 +2,9 @@
 
 For: the store and the inventory. Not for: files.
 
-A block is the KV of `block_tokens` tokens over all layers. Its id says what it stands for, so equal
-prefixes have equal ids and a block is stored once:
+A block is the KV of `block_tokens` tokens over all layers, or of fewer: a tail, the end of what a
+conversation held. Its id says what it stands for, so equal prefixes have equal ids and a block is
+stored once:
 
     root      = H("root" | fingerprint)          fingerprint: weights, tokenizer, layout
     id of i   = H(id of i - 1 | tokens of i)     i = 0: the root
@@ -187,9 +188,9 @@ def decode_record(page: memoryview, geometry: Geometry) -> RecordHead | None:
     if len(page) != PAGE or not _whole(page, zlib.crc32(geometry.root)):
         return None
     magic, own, parent, serial, written, depth, count, size, crc = _RECORD.unpack_from(page)
-    if (magic, count, size) != (_RECORD_MAGIC, geometry.block_tokens, geometry.block_bytes):
+    if (magic, size) != (_RECORD_MAGIC, geometry.block_bytes) or serial > MOST_SERIAL:
         return None
-    if serial > MOST_SERIAL:
+    if not 0 < count <= geometry.block_tokens:
         return None
     tokens = bytes(page[_RECORD.size : _RECORD.size + 4 * count])
     return RecordHead(own, parent, serial, written, depth, crc, tokens)

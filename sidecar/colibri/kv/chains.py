@@ -8,6 +8,9 @@ may go, coldest first, so a stored block never loses its parent to the budget:
     root - a1 - a2 - a3          a3 and b3 are leaves; once both have gone a2 is one, and counts as
                   \\- b3          used when the later of the two was used
 
+A tail, a block of fewer tokens, is a leaf too. What is added behind the same parent and begins with
+a tail's tokens replaces it: a conversation that goes on leaves no old ends behind.
+
 "Used" is a counter, not a time: clocks jump. What is pinned (by a person, kept on disk) or held
 (by a slot, as long as the process lives) stays, and with it everything before it.
 """
@@ -22,7 +25,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Block:
-    """One stored block and its place: record `index` of segment `segment`."""
+    """One stored block and its place: record `index` of segment `segment`. `tail`: its packed
+    tokens if it has fewer than others; else nothing, and they are on disk.
+    """
 
     id: bytes
     parent: bytes
@@ -32,6 +37,7 @@ class Block:
     index: int
     used: int = 0
     written: int = 0
+    tail: bytes = b""
 
 
 class Chains:
@@ -42,8 +48,8 @@ class Chains:
         self.blocks: dict[bytes, Block] = {}
         self.pins: frozenset[bytes] = frozenset()
         self.clock = 0
-        # Counted by parent, present or not: blocks may be found in any order.
-        self._children: Counter[bytes] = Counter()
+        # By parent, present or not: blocks may be found in any order.
+        self._children: dict[bytes, set[bytes]] = {}
         self._holds: Counter[bytes] = Counter()
 
     def __len__(self) -> int:
@@ -52,14 +58,15 @@ class Chains:
     def add(self, block: Block) -> None:
         """Takes a block that is not there yet."""
         self.blocks[block.id] = block
-        self._children[block.parent] += 1
+        self._children.setdefault(block.parent, set()).add(block.id)
         self.clock = max(self.clock, block.used)
 
     def drop(self, block: Block) -> None:
         """Forgets a block, a leaf or not."""
         del self.blocks[block.id]
-        self._children[block.parent] -= 1
-        if not self._children[block.parent]:
+        siblings = self._children[block.parent]
+        siblings.remove(block.id)
+        if not siblings:
             del self._children[block.parent]
 
     def match(self, ids: Iterable[bytes]) -> list[Block]:
@@ -71,6 +78,23 @@ class Chains:
                 break
             found.append(block)
         return found
+
+    def behind(self, parent: bytes) -> list[Block]:
+        """The blocks that follow `parent`, the most recently used first."""
+        found = [self.blocks[own] for own in self._children.get(parent, ())]
+        return sorted(found, key=lambda block: (-block.used, block.id))
+
+    def replaced(self, parent: bytes, tokens: bytes) -> list[Block]:
+        """Tails behind `parent` that are no longer needed with a block of these packed tokens."""
+        siblings = (self.blocks[own] for own in self._children.get(parent, ()))
+        return [
+            block
+            for block in siblings
+            if block.tail
+            and len(block.tail) < len(tokens)
+            and tokens.startswith(block.tail)
+            and self.may_go(block)
+        ]
 
     def touch(self, blocks: Iterable[Block]) -> None:
         """Marks blocks as used now, all at once."""

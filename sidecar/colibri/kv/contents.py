@@ -40,6 +40,7 @@ class Contents:
         # Segments of other models and damaged ones, with their sizes, oldest first.
         self.others: dict[Path, int] = {}
         self.index_time = time.monotonic()
+        self.index_clock = 0  # of the chains, when the index was written
         self._active: Segment | None = None
         self._next_number = 1
         self._level = logging.DEBUG if quiet else logging.WARNING
@@ -59,7 +60,7 @@ class Contents:
         for block in index.blocks:
             owner = self.segments.get(block.segment)
             if owner is not None and block.index < owner.records:
-                self._learn(block)
+                self._learn(block, block.tail)
         for segment in tuple(self.segments.values()):
             if not segment.records:
                 self._delete(segment, write)
@@ -111,12 +112,24 @@ class Contents:
         for index, head in segment.scan(known if known <= places else 0):
             place = (segment.number, index)
             self._learn(
-                Block(head.id, head.parent, head.serial, head.depth, *place, written=head.written)
+                Block(
+                    head.id,
+                    head.parent,
+                    head.serial,
+                    head.depth,
+                    *place,
+                    written=head.written,
+                    tail=self._tail(head.tokens),
+                ),
+                head.tokens,
             )
         if write and segment.cut():
             log.info("%s: an unfinished record was cut off", segment.path)
 
-    def _learn(self, block: Block) -> None:
+    def _tail(self, tokens: bytes) -> bytes:
+        return tokens if len(tokens) < 4 * self.geometry.block_tokens else b""
+
+    def _learn(self, block: Block, tokens: bytes) -> None:
         """Takes a block found on disk; of two copies the later one counts."""
         block.used = max(block.used, block.serial)
         old = self.chains.blocks.get(block.id)
@@ -126,9 +139,11 @@ class Contents:
                 return
             block.used = max(old.used, block.used)
             self.forget(old)
-        self._add(block)
+        self._add(block, tokens)
 
-    def _add(self, block: Block) -> None:
+    def _add(self, block: Block, tokens: bytes) -> None:
+        for old in self.chains.replaced(block.parent, tokens):
+            self.forget(old)
         self.chains.add(block)
         self.segments[block.segment].live += 1
 
@@ -163,6 +178,23 @@ class Contents:
                 self._disown(own, segment, index, problem)
         return problem
 
+    def tokens(self, block: Block) -> bytes:
+        """Packed tokens of a block; nothing if they cannot be read."""
+        if block.tail:
+            return block.tail
+        with self.guard:
+            segment = self.segments.get(block.segment)
+            if segment is None:
+                return b""
+            segment.users += 1
+        try:
+            head = segment.head(block.index)
+        except OSError:
+            head = None
+        with self.guard:
+            segment.leave()
+        return head.tokens if head is not None and head.id == block.id else b""
+
     def _disown(self, own: bytes, segment: Segment, index: int, problem: str) -> None:
         block = self.chains.blocks.get(own)
         # A rewrite may have moved it to a good place in the meantime.
@@ -194,8 +226,10 @@ class Contents:
         crc, now = blocks.payload_crc(payload), max(0, int(time.time()))
         head = RecordHead(own, parent, serial, now, depth, crc, tokens)
         place = self._append(head, payload, pace)
+        block = Block(own, parent, serial, depth, *place, used=serial, written=now)
+        block.tail = self._tail(tokens)
         with self.guard:
-            self._add(Block(own, parent, serial, depth, *place, used=serial, written=now))
+            self._add(block, tokens)
 
     def _append(self, head: RecordHead, payload: memoryview, pace: Pace) -> tuple[int, int]:
         """Writes to the newest segment, or a new one; returns segment and place."""
@@ -238,9 +272,9 @@ class Contents:
         with self.guard:
             places = {number: segment.records for number, segment in self.segments.items()}
             index = index_file.Index(places, list(self.chains.blocks.values()))
-            data = index_file.encode(self.geometry, index)
+            data, clock = index_file.encode(self.geometry, index), self.chains.clock
         files.replace(self.folder / index_file.NAME, data, sync=False)
-        self.index_time = time.monotonic()
+        self.index_time, self.index_clock = time.monotonic(), clock
 
     # ---- giving up ----
 

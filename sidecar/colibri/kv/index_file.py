@@ -18,7 +18,7 @@ from colibri.kv.blocks import Geometry
 from colibri.kv.chains import Block
 
 NAME: Final = "index"
-VERSION: Final = 1
+VERSION: Final = 2
 # A million blocks; more is no index of ours.
 MOST_BYTES: Final = 128 << 20
 
@@ -36,6 +36,7 @@ class _Index(msgspec.Struct, array_like=True, frozen=True):
     block_bytes: int
     segments: dict[int, int]
     entries: bytes
+    tails: dict[bytes, bytes]
 
 
 class Index(msgspec.Struct, frozen=True):
@@ -63,6 +64,7 @@ def encode(geometry: Geometry, index: Index) -> bytes:
             geometry.block_bytes,
             index.segments,
             entries,
+            {b.id: b.tail for b in index.blocks if b.tail},
         )
     )
     return _hash(body) + body
@@ -86,5 +88,6 @@ def decode(data: bytes, geometry: Geometry) -> Index | None:
     for entry in _ENTRY.iter_unpack(raw.entries):
         own_id, parent, serial, used, written, depth, segment, index = entry
         if index < raw.segments.get(segment, 0) and max(serial, used) <= blocks.MOST_SERIAL:
-            found.append(Block(own_id, parent, serial, depth, segment, index, used, written))
+            tail = raw.tails.get(own_id, b"")
+            found.append(Block(own_id, parent, serial, depth, segment, index, used, written, tail))
     return Index(raw.segments, found)

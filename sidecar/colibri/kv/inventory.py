@@ -7,6 +7,7 @@ the engine process. Thread rule: pure functions over files.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 import msgspec
 
 from colibri.errors import ResourceError
-from colibri.kv import files, index_file, lock, pins, segments, slots
+from colibri.kv import files, index_file, lock, parked, pins, segments, slots
 from colibri.kv.blocks import Geometry
 from colibri.kv.contents import Contents
 from colibri.kv.store import ChainInfo, describe
@@ -60,9 +61,10 @@ def look(state: Path) -> Inventory:
                     prefixes=tuple(describe(contents.chains, geometry.block_tokens)),
                 )
             )
+    beside = folder / parked.NAME
     return Inventory(
         folder=folder,
-        held_bytes=size,
+        held_bytes=size + sum(path.stat().st_size for path in beside.glob("*/*")),
         writer=lock.owner(folder),
         pins=pinned,
         layouts=tuple(layouts),
@@ -91,6 +93,7 @@ def clear(state: Path, *, pinned: bool) -> None:
             pins.clear(folder)
         kept = pins.load(folder)
         files.remove(folder / index_file.NAME)
+        shutil.rmtree(folder / parked.NAME, ignore_errors=True)
         for geometry in _geometries(folder):
             with _contents(folder, geometry, write=True) as contents:
                 contents.chains.pins = kept

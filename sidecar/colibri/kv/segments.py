@@ -160,6 +160,13 @@ class Segment:
             return None
         return head
 
+    def head(self, index: int) -> RecordHead | None:
+        """The head of a record; None if it is damaged. Raises OSError."""
+        page = memoryview(bytearray(blocks.PAGE))
+        if self.file.read_into(self.geometry.offset(index), page) != len(page):
+            return None
+        return blocks.decode_record(page, self.geometry)
+
     def give_up(self) -> None:
         """Closes the file, now or when its last reader leaves."""
         self.given_up = True

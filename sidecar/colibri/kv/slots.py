@@ -5,13 +5,16 @@ for: KV itself: the file names blocks of the prefix store, and what the store ha
 computed again.
 
     head   magic "COLIKVI1", version, bytes of the body, BLAKE2b-256 over all of this and the body
-    body   msgpack: fingerprint, tokens of a block, tokens of the slot, ids of its whole blocks,
-           state of the drafts and of the sampler (bytes that only the engine understands)
+    body   msgpack: model (weights and tokenizer), layout of its KV, tokens of a block, tokens of
+           the slot, ids of its whole blocks, state of the drafts and of the sampler (bytes that
+           only the engine understands)
 
-Tokens past the last whole block have no KV on disk. The file is replaced at once; the checks are
-done before anything of it is believed. One that is damaged, of another version or another model's
-is renamed to `NAME.damaged-1`, `NAME.version-1`, `NAME.foreign-1`, ... with one line in the log,
-and the slot starts cold. Of these files the newest few are kept.
+What is behind the last whole block is a tail in the store, or is not on disk. The file is replaced
+at once; the checks are done before anything of it is believed. One that is damaged, of another
+version or another model's is renamed to `NAME.damaged-1`, `NAME.version-1`, `NAME.foreign-1`, ...
+with one line in the log, and the slot starts cold. Of these files the newest few are kept. A file
+of the same model whose KV is laid out otherwise (another precision, say) is nobody's fault: the
+next save replaces it.
 
 Nothing here raises for what disks do. Thread rule: one thread at a time per file.
 """
@@ -34,7 +37,7 @@ from colibri.kv.blocks import ID_BYTES, pack_tokens, unpack_tokens
 log = logging.getLogger(__name__)
 
 NAME: Final = ".coli_kv"
-VERSION: Final = 1
+VERSION: Final = 2
 # A slot of a million tokens with generous state; more is no file of ours.
 MOST_BYTES: Final = 256 << 20
 MOST_SET_ASIDE: Final = 8
@@ -48,7 +51,7 @@ Fault = Literal["damaged", "version", "foreign"]
 _WORDS: Final[dict[Fault, str]] = {
     "damaged": "it is damaged",
     "version": "it is of another version",
-    "foreign": "it belongs to another model, or to other settings of this one",
+    "foreign": "it belongs to another model",
 }
 
 
@@ -62,7 +65,8 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Body(msgspec.Struct, array_like=True, frozen=True):
-    fingerprint: str
+    model: str
+    layout: str
     block_tokens: int
     tokens: bytes
     blocks: bytes
@@ -79,11 +83,14 @@ class _FaultyFile(Exception):
 
 
 class SlotFiles:
-    """The index files of a model's slots. `folder` is its state directory."""
+    """The index files of a model's slots. `folder` is its state directory, `model` and `layout`
+    name weights and KV as the store's fingerprint does.
+    """
 
-    def __init__(self, folder: Path, fingerprint: str, block_tokens: int) -> None:
+    def __init__(self, folder: Path, model: str, block_tokens: int, layout: str = "") -> None:
         self.folder = folder
-        self._fingerprint = fingerprint
+        self._model = model
+        self._layout = layout
         self._block_tokens = block_tokens
 
     def path(self, slot: int) -> Path:
@@ -99,7 +106,8 @@ class SlotFiles:
             raise ValueError("a slot has one block for every whole block of its tokens")
         body = msgspec.msgpack.encode(
             _Body(
-                self._fingerprint,
+                self._model,
+                self._layout,
                 self._block_tokens,
                 pack_tokens(state.tokens),
                 b"".join(state.blocks),
@@ -141,7 +149,7 @@ class SlotFiles:
             return False
         return True
 
-    def _decode(self, data: bytes) -> SlotState:
+    def _decode(self, data: bytes) -> SlotState | None:
         start = _HEAD.size + _HASH_BYTES
         if len(data) < start:
             raise _FaultyFile("damaged")
@@ -155,8 +163,11 @@ class SlotFiles:
             raw = msgspec.msgpack.decode(body, type=_Body)
         except (msgspec.DecodeError, RecursionError):
             raise _FaultyFile("damaged") from None
-        if (raw.fingerprint, raw.block_tokens) != (self._fingerprint, self._block_tokens):
+        if raw.model != self._model:
             raise _FaultyFile("foreign")
+        if (raw.layout, raw.block_tokens) != (self._layout, self._block_tokens):
+            log.info("slot file: the KV of %s is laid out otherwise: it starts cold", self.folder)
+            return None
         if len(raw.tokens) % 4 or len(raw.blocks) % ID_BYTES:
             raise _FaultyFile("damaged")
         ids = tuple(raw.blocks[at : at + ID_BYTES] for at in range(0, len(raw.blocks), ID_BYTES))

@@ -22,6 +22,7 @@ Threads: any. Puts, clearing and closing wait for each other; `match` and `read`
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -33,7 +34,7 @@ import msgspec
 
 from colibri.kv import blocks, files, lock, pins, segments
 from colibri.kv.blocks import Geometry
-from colibri.kv.chains import Chains
+from colibri.kv.chains import Block, Chains
 from colibri.kv.contents import Contents
 from colibri.kv.segments import Pace, no_pace
 
@@ -43,6 +44,8 @@ State = Literal["ready", "read-only", "off"]
 
 # What a store leaves free for everyone else on the disk.
 SPARE_DISK: Final = 1 << 30
+# Fewer tokens are computed sooner than a block is written or read.
+_LEAST_TAIL: Final = 8
 # A budget is cut into this many segments, within the limits below.
 _SEGMENTS: Final = 16
 _LARGEST_SEGMENT: Final = 1 << 30
@@ -53,6 +56,8 @@ _LARGEST_DEFAULT: Final = 32_000_000_000
 # moved for one that is freed. With little left that may go, sixteen.
 _DEAD_SHARE: Final = 4
 _LEAST_DEAD_SHARE: Final = 16
+# Blocks behind one parent whose tokens are compared; each may cost a small read.
+_MOST_LOOKED_AT: Final = 8
 # After a failed write the disk gets some time.
 _PAUSE_SECONDS: Final = 60.0
 # An index older than this is written again by a sync.
@@ -68,7 +73,7 @@ class BlockRef(msgspec.Struct, frozen=True):
 
 
 class MissingBlock(msgspec.Struct, frozen=True):
-    """A whole block of a prefix that is not stored: number `index`."""
+    """A block of a prefix that is not stored: number `index`. Only the last may be a tail."""
 
     index: int
     parent: bytes
@@ -98,7 +103,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 class ChainInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One stored prefix, named by its last block.
 
-    `own_blocks` belong to no prefix that was used later; `kept_blocks` of it are pinned or held.
+    `own_blocks` belong to no prefix that was used later; `kept_tokens` of it are pinned or held.
     """
 
     id: bytes
@@ -107,7 +112,7 @@ class ChainInfo(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     used: int
     written: int
-    kept_blocks: int
+    kept_tokens: int
 
 
 class PrefixStore:
@@ -137,6 +142,8 @@ class PrefixStore:
         # Room for moving what is alive in a segment; those of one record never need it.
         self._reserve = self.geometry.offset(capacity) if capacity > 1 else 0
         self._contents = Contents(folder, self.geometry, capacity)
+        # Bytes that unfinished chunks take beside the segments, within the budget.
+        self.beside = 0
         self._paused_until = 0.0
         self._pin_stamp: pins.Stamp | None = None
         self._counts = dict.fromkeys(("put", "read", "evicted", "moved", "refused", "bad"), 0)
@@ -151,6 +158,11 @@ class PrefixStore:
     def root(self) -> bytes:
         """Parent of a prefix's first block."""
         return self.geometry.root
+
+    @property
+    def least_tail(self) -> int:
+        """Fewest tokens of a block that are worth storing or reading it."""
+        return min(_LEAST_TAIL, max(1, self.geometry.block_tokens // 2))
 
     def _open(self) -> None:
         if self.budget <= 0:
@@ -214,6 +226,49 @@ class PrefixStore:
                     found.append(MissingBlock(index, parent, part))
                 parent = own
         return found
+
+    def find(self, tokens: Sequence[int]) -> list[tuple[BlockRef, int]]:
+        """Stored blocks that give the longest beginning of `tokens`, and how many tokens each
+        gives: all it has, except the last one, of which it may be fewer.
+        """
+        refs, step = self.match(tokens), self.geometry.block_tokens
+        found, rest = [(ref, step) for ref in refs], tokens[len(refs) * step :]
+        near = self.nearest(refs[-1].id if refs else self.root, rest) if rest else None
+        return [*found, near] if near is not None and near[1] >= self.least_tail else found
+
+    def nearest(self, parent: bytes, tokens: Sequence[int]) -> tuple[BlockRef, int] | None:
+        """Of the blocks behind `parent` the one that shares most of its beginning with `tokens`,
+        and how many tokens that is: so many of it are as good as if it were stored for them.
+        """
+        wanted, best, most = tokens[: self.geometry.block_tokens], None, 0
+        with self._contents.guard:
+            found = self._contents.chains.behind(parent)[:_MOST_LOOKED_AT]
+        for block in found:
+            held = blocks.unpack_tokens(self._contents.tokens(block))
+            same = (a == b for a, b in zip(wanted, held, strict=False))
+            common = sum(itertools.takewhile(bool, same))
+            if common > most:
+                best, most = block, common
+        if best is None:
+            return None
+        with self._contents.guard:
+            self._contents.chains.touch((best,))
+        return BlockRef(best.id, best.parent, best.depth), most
+
+    def tail(self, tokens: Sequence[int]) -> MissingBlock | None:
+        """What follows the last whole block of `tokens`, if it is worth it and nothing stored holds
+        it.
+        """
+        step = self.geometry.block_tokens
+        if len(tokens) % step < self.least_tail:
+            return None
+        index = len(tokens) // step
+        rest, parent = tuple(tokens[index * step :]), self.root
+        for own in blocks.chain_ids(self.root, blocks.pack_tokens(tokens), step):
+            parent = own
+        near = self.nearest(parent, rest)
+        held = near is not None and near[1] == len(rest)
+        return None if held else MissingBlock(index, parent, rest)
 
     def read(self, ref: BlockRef, into: memoryview) -> bool:
         """Fills `into` with the block's payload; True only if every byte was checked.
@@ -282,12 +337,14 @@ class PrefixStore:
     def put(
         self, parent: bytes, tokens: Sequence[int], payload: memoryview, pace: Pace = no_pace
     ) -> bytes | None:
-        """Stores the block of `tokens` after block `parent` and returns its id.
+        """Stores the block of `tokens` after block `parent` and returns its id. With fewer tokens
+        than others it is a tail: the next block behind `parent` that begins so takes its place.
 
         A block that is there already is not written again. None: it was not stored, because
         `parent` is not, or for a reason that the log has. `pace` is called between pieces.
         """
-        if len(tokens) != self.geometry.block_tokens or len(payload) != self.geometry.block_bytes:
+        full, size = self.geometry.block_tokens, self.geometry.block_bytes
+        if not 0 < len(tokens) <= full or len(payload) != size:
             raise ValueError(f"a block of {len(tokens)} tokens, {len(payload)} bytes has no place")
         packed = blocks.pack_tokens(tokens)
         own = blocks.block_id(parent, packed)
@@ -334,14 +391,40 @@ class PrefixStore:
     def _make_room(self, pace: Pace) -> bool:
         """Room for one more record, in the budget and on the disk; False if nothing may go."""
         self._load_pins()
-        while self._contents.size() + self._contents.next_bytes() > self.budget - self._reserve:
-            if not self._reclaim(pace):
-                self._rest("all of its budget is pinned or in use")
-                return False
+        if not self._reclaim_to(self._contents.next_bytes(), pace):
+            self._rest("all of its budget is pinned or in use")
+            return False
         if files.free_bytes(self.folder) < self._contents.next_bytes() + self._spare:
             self._rest("the disk is nearly full")
             return False
         return True
+
+    def _reclaim_to(self, size: int, pace: Pace) -> bool:
+        """Makes files shorter until the budget has room for `size` bytes. Raises OSError."""
+        room = self.budget - self._reserve - size
+        while self._contents.size() + self.beside > room:
+            if not self._reclaim(pace):
+                return False
+        return True
+
+    def take_beside(self, size: int, pace: Pace) -> bool:
+        """Sets bytes of the budget aside for what lies beside the segments; False if they are
+        needed more there, or on the disk.
+        """
+        with self._writing:
+            if self.state != "ready" or time.monotonic() < self._paused_until:
+                return False
+            try:
+                self._load_pins()
+                if files.free_bytes(self.folder) < size + self._spare:
+                    return False
+                if not self._reclaim_to(size, pace):
+                    return False
+            except OSError as error:
+                self._pause(error)
+                return False
+            self.beside += size
+            return True
 
     def _reclaim(self, pace: Pace) -> bool:
         """Makes files shorter; False if there is nothing to give up. Raises OSError."""
@@ -390,7 +473,7 @@ class PrefixStore:
                 state=self.state,
                 note=self.note,
                 blocks=len(contents.chains),
-                bytes=contents.size(),
+                bytes=contents.size() + self.beside,
                 live_bytes=live * self.geometry.stride,
                 other_bytes=sum(contents.others.values()),
                 budget_bytes=self.budget,
@@ -427,6 +510,14 @@ class PrefixStore:
                 return False
             return True
 
+    def remember(self) -> None:
+        """Writes the index if something was used since it was written: after a kill too, what was
+        read lately is not the first to go.
+        """
+        with self._writing:
+            if self._contents.chains.clock != self._contents.index_clock:
+                self._sync(index=True)
+
     def sync(self) -> bool:
         """Brings what was put onto the device; now and then the index too."""
         with self._writing:
@@ -455,6 +546,10 @@ class PrefixStore:
 
 def describe(chains: Chains, block_tokens: int) -> list[ChainInfo]:
     """Every prefix that nothing stored goes on from, the most recently used first."""
+
+    def tokens(block: Block) -> int:
+        return len(block.tail) // 4 or block_tokens
+
     kept = chains.kept()
     found, seen = [], set[bytes]()
     leaves = [block for block in chains.blocks.values() if chains.is_leaf(block)]
@@ -467,10 +562,10 @@ def describe(chains: Chains, block_tokens: int) -> list[ChainInfo]:
                 id=leaf.id,
                 blocks=len(chain),
                 own_blocks=len(own),
-                tokens=len(chain) * block_tokens,
+                tokens=sum(map(tokens, chain)),
                 used=leaf.used,
                 written=max(block.written for block in chain),
-                kept_blocks=sum(block.id in kept for block in chain),
+                kept_tokens=sum(tokens(block) for block in chain if block.id in kept),
             )
         )
     return found

@@ -23,7 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -40,6 +40,8 @@ DEFAULT_QUEUE_BYTES: Final = 256 << 20
 _SYNC_BYTES: Final = 32 << 20
 # The bucket: what may be written at once after a rest.
 _BURST_SECONDS: Final = 0.1
+# With nothing to write, the store's index is brought up to date so often.
+_REMEMBER_SECONDS: Final = 60.0
 # A change of `set_decoding` or a stop is noticed within this time.
 _LONGEST_NAP: Final = 0.5
 
@@ -50,6 +52,16 @@ class Job(msgspec.Struct, frozen=True):
     parent: bytes
     tokens: tuple[int, ...]
     payload: memoryview
+    done: Callable[[bytes | None], None] | None = None
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Something else to write in its turn: `run` does it, at the pace it is given, and says whether
+    it did. `payload` counts as waiting in memory.
+    """
+
+    payload: memoryview
+    run: Callable[[Callable[[int], None]], bool]
     done: Callable[[bytes | None], None] | None = None
 
 
@@ -78,12 +90,13 @@ class Writer:
         self._rate = rate
         self._limit = queue_bytes
         self._clock = clock
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[Job | Piece] = deque()
         self._bytes = 0
         self._busy = False
         self._unsynced = 0
         self._decoding = 0
         self._hurry = False
+        self._quick = False  # until what waits is written
         self._ending = False
         self._counts = dict.fromkeys(("written", "refused", "failed"), 0)
         self._changed = threading.Condition()
@@ -95,7 +108,12 @@ class Writer:
 
     # ---- any thread ----
 
-    def submit(self, job: Job) -> bool:
+    @property
+    def limit(self) -> int:
+        """Bytes that may wait at most."""
+        return self._limit
+
+    def submit(self, job: Job | Piece) -> bool:
         """Takes a block to store; False if the queue is full or the writer has ended."""
         with self._changed:
             if self._ending or self._bytes + len(job.payload) > self._limit:
@@ -126,6 +144,12 @@ class Writer:
         """The reverse of `decode_started`."""
         with self._changed:
             self._decoding -= 1
+            self._changed.notify_all()
+
+    def hurry(self) -> None:
+        """Writes what waits now without rests; returns at once."""
+        with self._changed:
+            self._quick = bool(self._jobs) or self._busy
             self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
@@ -175,18 +199,26 @@ class Writer:
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
+            if job == "nothing":
+                self._remember()
+                continue
             stored = None
             try:
                 self._resumed = self._clock()
-                stored = self._store.put(job.parent, job.tokens, job.payload, self._pace)
+                if isinstance(job, Piece):
+                    stored = b"" if job.run(self._pace) else None
+                else:
+                    stored = self._store.put(job.parent, job.tokens, job.payload, self._pace)
             except Exception:
                 # A fault of ours costs a block, not the thread and not the worker.
                 log.exception("a block of KV was not stored")
             with self._changed:
-                self._counts["written" if stored else "failed"] += 1
+                if not isinstance(job, Piece):
+                    self._counts["written" if stored else "failed"] += 1
                 self._bytes -= len(job.payload)
                 self._unsynced += len(job.payload) if stored else 0
                 last = not self._jobs
+                self._quick = self._quick and not last
             if last or self._unsynced >= _SYNC_BYTES:
                 self._sync()
             _tell(job, stored)
@@ -194,13 +226,20 @@ class Writer:
                 self._busy = False
                 self._changed.notify_all()
 
-    def _next(self) -> Job | None:
+    def _next(self) -> Job | Piece | Literal["nothing"] | None:
+        """What is to be written; "nothing" for a while, or None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._ending)
+            self._changed.wait_for(lambda: self._jobs or self._ending, _REMEMBER_SECONDS)
             if not self._jobs:
-                return None
+                return None if self._ending else "nothing"
             self._busy = True
             return self._jobs.popleft()
+
+    def _remember(self) -> None:
+        try:
+            self._store.remember()
+        except Exception:
+            log.exception("the prefix store's index could not be written")
 
     def _sync(self) -> None:
         self._resumed = self._clock()
@@ -218,7 +257,7 @@ class Writer:
         worked = now - self._resumed
         self._allowance -= size
         with self._changed:
-            while not self._hurry:
+            while not (self._hurry or self._quick):
                 since = self._clock() - now
                 duty = worked * (1 / DUTY - 1) - since if self._decoding else 0.0
                 wait = max(duty, self._bucket())
@@ -240,7 +279,7 @@ class Writer:
         return max(0.0, -self._allowance / self._rate)
 
 
-def _tell(job: Job, stored: bytes | None) -> None:
+def _tell(job: Job | Piece, stored: bytes | None) -> None:
     if job.done is not None:
         try:
             job.done(stored)

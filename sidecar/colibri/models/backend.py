@@ -8,45 +8,60 @@ Threads: as `EngineBackend`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from colibri import sizes
-from colibri.engine import ffi
-from colibri.engine.backend import BackendSession, Counters, EngineBackend, TextStream
-from colibri.engine.protocol import EngineInfo, MemoryInfo
+from colibri.engine import experts, ffi, ffi_plan, work
+from colibri.engine.backend import BackendSession, Counters, EngineBackend, Tell
+from colibri.engine.heat import ExpertCounts
+from colibri.engine.protocol import EngineInfo, ExpertLayout, MemoryInfo, Submit
 from colibri.engine.status import EngineError, Status
-from colibri.engine.table import EngineOptions, IoMode, Isa, Precision
+from colibri.engine.table import EngineOptions, Geometry, IoMode, Isa, Precision
 from colibri.errors import ResourceError
 from colibri.hardware import memory
 from colibri.kv.disk import Disk
 from colibri.models import mirror
+from colibri.models.answers import model_answers, prepare_masks
 from colibri.models.budget import (
     Choice,
     choose,
+    grammar_bytes,
     idle_slot_bytes,
     program_bytes,
     remedy,
+    rounded_up,
     store_queue_bytes,
 )
 from colibri.models.draft_choice import AUTO, NO_MEMORY, NO_MTP_LAYER
 from colibri.models.guard import MemoryGuard
 from colibri.models.kv_disk import open_disk
 from colibri.models.learning import Learning
+from colibri.models.limits import beyond_training, stretched
 from colibri.models.mirror import Place
 from colibri.models.model import Model, open_model
-from colibri.text.detok import Detokenizer
-from colibri.text.stop import StopFilter
-from colibri.text.tokenizer import Tokenizer
+from colibri.text.answer import Answer
 
 log = logging.getLogger(__name__)
 
+# Reading so many weights takes longer than preparing grammars beside it, which holds the
+# interpreter up meanwhile. With a smaller model the first answer that needs one waits, which takes
+# a fraction of a second for a vocabulary of its size.
+_LONG_LOAD_BYTES = 2 << 30
+_TELL_SECONDS = 0.25
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What to open and how. Context 0 = what fits; `ram` as `--ram`, empty = measured here.
+    """What to open and how. Context 0 = what fits; `ram` as `--ram`, empty = measured here. With
+    `force` a model that does not fit is opened all the same, with the least memory that it needs.
 
     `parallel` sessions may have a full context at once; further ones, up to `slots`, share what is
     left. `server` is the process that holds the same model's text beside this one, 0 = none.
@@ -58,6 +73,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     isa: str = "auto"
     threads: int = 0
     ram: str = ""
+    force: bool = False
     slots: int = 1
     parallel: int = 1
     server: int = 0
@@ -71,38 +87,65 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
 
 
-class _Text:
-    """Detokeniser and stop filter of one job."""
+@contextmanager
+def _telling(loading: ffi.Loading, tell: Tell | None) -> Iterator[None]:
+    """Tells how far the opening inside is, some times a second and at its end."""
+    if tell is None:
+        yield
+        return
+    ended = threading.Event()
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], ignore_leading: bool) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
-        self._filter = StopFilter(stops, ignore_leading=ignore_leading)
+    def run() -> None:
+        seen = (0, 0)
+        while True:
+            over = ended.wait(_TELL_SECONDS)
+            now = loading.look()
+            if now != seen:
+                seen = now
+                tell(*now)
+            if over:
+                return
 
-    @property
-    def stopped(self) -> bool:
-        return self._filter.matched is not None
-
-    def push(self, token: int) -> str:
-        return self._filter.push(self._detokenizer.push((token,)))
-
-    def flush(self) -> str:
-        return self._filter.push(self._detokenizer.flush()) + self._filter.flush()
+    thread = threading.Thread(target=run, name="loading", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
-def _open(model: Model, base: EngineOptions, options: Options) -> tuple[ffi.Engine, Choice]:
+def _open(
+    model: Model, base: EngineOptions, options: Options, tell: Tell | None
+) -> tuple[ffi.Engine, Choice]:
     """The engine with the wanted context and drafts, or with what fits."""
-    planner = ffi.Planner(model.geometry, model.tensors)
+    planner = ffi_plan.Planner(model.geometry, model.tensors)
 
     def chosen(drafts: str) -> Choice:
         return choose(model.geometry, planner.plan, base, context=options.context, drafts=drafts)
 
     def opened(options: EngineOptions) -> ffi.Engine:
-        files = model.files
-        return ffi.Engine(
-            files.own_paths, model.geometry, files.tensors, options, files.mirror_paths
-        )
+        files, loading = model.files, ffi.Loading()
+        with _telling(loading, tell):
+            return ffi.Engine(
+                files.own_paths,
+                model.geometry,
+                files.tensors,
+                options,
+                files.mirror_paths,
+                loading,
+            )
 
     choice = chosen(options.drafts)
+    if options.force and not choice.plan.fits:
+        least = choice.plan.least_budget
+        log.warning(
+            "the model is opened by force: it needs %s GB, the budget is %s GB",
+            rounded_up(least),
+            rounded_up(base.memory_budget),
+        )
+        base = msgspec.structs.replace(base, memory_budget=least)
+        choice = chosen(options.drafts)
     try:
         try:
             engine = opened(choice.options)
@@ -123,10 +166,14 @@ def _open(model: Model, base: EngineOptions, options: Options) -> tuple[ffi.Engi
 
 
 class NativeBackend:
-    """The C engine with one model. Raises what opening a model or an engine raises."""
+    """The C engine with one model. Raises what opening a model or an engine raises; `tell` hears
+    meanwhile how far it is.
+    """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, tell: Tell | None = None) -> None:
         model = open_model(Path(options.folder), [Path(name) for name in options.mirrors])
+        trained = model.geometry.max_position
+        model = replace(model, geometry=stretched(model.geometry, options.context))
         places = 1 + len(options.mirrors)
         mirror.allow_open_files(2 * places * len(model.files.paths))
         own, server = memory.rss(), memory.rss(options.server) if options.server else 0
@@ -136,7 +183,7 @@ class NativeBackend:
         for warning in self._budget.warnings:
             log.warning("%s", warning)
         self._server = options.server
-        queue = store_queue_bytes(options.prefix_store_gb)
+        queue = store_queue_bytes(options.prefix_store_gb, model.geometry, options.prefill_chunk)
         base = EngineOptions(
             precision=Precision[options.precision.upper()],
             isa=Isa[options.isa.upper()],
@@ -144,13 +191,20 @@ class NativeBackend:
             memory_budget=self._budget.bytes,
             caller_bytes=program_bytes(own, server if options.server else None)
             + idle_slot_bytes(model.geometry, options.slots - options.parallel)
+            + grammar_bytes(model.tokenizer.source_bytes)
             + queue,
             sessions=options.parallel,
             io_mode=IoMode[options.io_mode.upper()],
             no_prefetch=options.prefetch == "off",
             prefill_chunk=options.prefill_chunk,
         )
-        self._engine, choice = _open(model, base, options)
+        masks = prepare_masks(model.text)
+        if sum(tensor.bytes for tensor in model.tensors) >= _LONG_LOAD_BYTES:
+            masks.start()
+        self._engine, choice = _open(model, base, options, tell)
+        if choice.options.memory_budget != self._budget.bytes:  # by force
+            forced = choice.options.memory_budget
+            self._budget = msgspec.structs.replace(self._budget, bytes=forced, origin="flag")
         self._guard = MemoryGuard(
             self._budget.bytes,
             lambda: memory.rss() + (memory.rss(options.server) if options.server else 0),
@@ -158,9 +212,13 @@ class NativeBackend:
             self._engine.shrink,
         )
         self._places = model.files.places or (Place(model.files.folder, model.files.paths),)
-        self._tokenizer = model.text.tokenizer
         self.end_ids = model.text.end_ids
-        self.info = self._describe(model, choice)
+        self._answers = model_answers(model.text, masks)
+        self._rows: NDArray[np.intp] | None = None  # layers that have experts
+        self.info = self._describe(model, choice, trained)
+        beyond = beyond_training(self.info.context, trained)
+        if beyond is not None:
+            log.warning("%s", beyond)
         self.disk: Disk | None = open_disk(
             self._engine, model.files, options.state_dir, options.prefix_store_gb, queue
         )
@@ -178,11 +236,13 @@ class NativeBackend:
                 self._engine.close()
                 raise
 
-    def _describe(self, model: Model, choice: Choice) -> EngineInfo:
+    def _describe(self, model: Model, choice: Choice, trained: int) -> EngineInfo:
         plan = choice.plan
         snapshot = self._engine.snapshot()
         return EngineInfo(
+            experts=self._layout(model.geometry, plan),
             context=snapshot.context,
+            trained_context=trained,
             vocab=model.geometry.vocab,
             isa=ffi.isa_name(snapshot.isa),
             precision=Precision(snapshot.precision).name.lower(),
@@ -252,10 +312,37 @@ class NativeBackend:
             wasted_bytes=snapshot.wasted_bytes,
             disk_wait_ns=snapshot.disk_wait_ns,
             mirrors=mirror.reports(self._places, self._engine.mirrors()),
+            cached_experts=snapshot.cached_experts,
+            work=work.from_counters(snapshot.time_ns, snapshot.found, snapshot.expert_bytes_read),
         )
 
-    def text(self, stops: Sequence[str], ignore_leading_stop: bool) -> TextStream:
-        return _Text(self._tokenizer, stops, ignore_leading_stop)
+    def expert_counts(self) -> ExpertCounts | None:
+        if self._rows is None or self._learning is None:
+            return None
+        tiers, asked = experts.places(self._engine, *self._learning.learnt.shape)
+        rows = self._rows
+        return ExpertCounts(
+            tiers=tiers[rows], asked=asked[rows], learnt=self._learning.learnt[rows]
+        )
+
+    def _layout(self, geometry: Geometry, plan: ffi_plan.Plan) -> ExpertLayout | None:
+        """Which layers have experts; the engine knows best."""
+        layers = geometry.n_layers + geometry.n_mtp_layers
+        if geometry.n_experts == 0:
+            return None
+        tiers, _ = experts.places(self._engine, layers, geometry.n_experts)
+        rows = np.flatnonzero(tiers[:, 0] != experts.NO_EXPERT)
+        self._rows = rows
+        return ExpertLayout(
+            layers=tuple(int(row) for row in rows),
+            cols=geometry.n_experts,
+            bytes=sum(kind.slot_bytes * kind.experts for kind in plan.classes),
+            per_token=geometry.experts_per_token,
+            draft_layers=int(np.count_nonzero(rows >= geometry.n_layers)),
+        )
+
+    def answer(self, command: Submit) -> Answer:
+        return self._answers.begin(command)
 
     def close(self) -> None:
         if self._learning is not None and not self._engine.closed:
@@ -263,6 +350,6 @@ class NativeBackend:
         self._engine.close()
 
 
-def open_backend(options: dict[str, Any]) -> EngineBackend:
+def open_backend(options: dict[str, Any], tell: Tell | None = None) -> EngineBackend:
     """Factory for the engine process; `options` are those of `Options` as plain data."""
-    return NativeBackend(msgspec.convert(options, Options))
+    return NativeBackend(msgspec.convert(options, Options), tell)

@@ -1,7 +1,8 @@
 """Which models are installed, and what `--model` means.
 
 For: the commands and the server. An installed model is a folder inside the models folder
-(`colibri.paths.models_dir`) that has a config.json; its name is the folder's. Not for: downloading.
+(`colibri.paths.models_dir`) that has a config.json; its name is the folder's. The starter model,
+which lies inside the program, is found like one. Not for: downloading.
 Thread rule: pure functions over files.
 """
 
@@ -41,10 +42,18 @@ def installed(folder: Path | None = None) -> list[Installed]:
     if not root.is_dir():
         return []
     return [
-        _describe(path)
+        describe(path)
         for path in sorted(root.iterdir())
         if _is_file(path / "config.json") and not (path / packed.STATE_NAME).exists()
     ]
+
+
+def available() -> list[Installed]:
+    """The installed models, and behind them the program's own unless one has its name."""
+    found, starter = installed(), paths.starter_dir()
+    if starter is not None and starter.name not in {item.name for item in found}:
+        found.append(describe(starter))
+    return found
 
 
 def _is_file(path: Path) -> bool:
@@ -68,7 +77,8 @@ def _is_name(text: str) -> bool:
     return text not in {"", ".", ".."} and not set(text) & {"/", "\0", os.sep}
 
 
-def _describe(path: Path) -> Installed:
+def describe(path: Path) -> Installed:
+    """One model folder as a list shows it."""
     packed_kind = (path / packed.INDEX_NAME).is_file()
     size, where = 0, path / "config.json"
     try:
@@ -91,6 +101,9 @@ def resolve(model: str, folder: Path | None = None) -> Path:
     root = folder or paths.models_dir()
     if _is_name(model) and _is_file(root / model / "config.json"):
         return root / model
+    starter = paths.starter_dir()
+    if starter is not None and model == starter.name:
+        return starter
     path = paths.given(model)
     if model and is_folder(path):
         if _is_file(path / "config.json"):
@@ -107,7 +120,7 @@ def resolve(model: str, folder: Path | None = None) -> Path:
             where=str(path),
             hint=f"Convert it first: coli convert {path} {root / path.stem.lower()}",
         )
-    names = [item.name for item in installed(root)]
+    names = [item.name for item in (installed(root) if folder else available())]
     known = f"installed: {', '.join(names)}" if names else f"no model is installed in {root}"
     raise ModelNotFoundError(
         f'there is no installed model and no folder "{model}"; {known}.',

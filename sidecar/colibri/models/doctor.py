@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from colibri import findings
-from colibri.engine import ffi
+from colibri.engine import ffi_plan
 from colibri.engine.status import EngineError
 from colibri.engine.table import EngineOptions, Geometry, Precision
-from colibri.errors import ColibriError, UsageError
+from colibri.errors import ColibriError
 from colibri.families import detect
 from colibri.families.values import parse_object
 from colibri.findings import Finding
@@ -28,6 +28,7 @@ from colibri.models import container, deep_check, manifest, mirror, packed, shar
 from colibri.models import model as opening
 from colibri.models.budget import (
     choose,
+    grammar_bytes,
     idle_slot_bytes,
     program_bytes,
     remedy,
@@ -35,6 +36,7 @@ from colibri.models.budget import (
 )
 from colibri.models.container import Inspection, ModelFiles
 from colibri.models.deep_check import Deep, Progress
+from colibri.models.limits import stretched
 from colibri.models.manifest import Manifest
 from colibri.models.missing import Absent
 from colibri.models.shard_check import Scan
@@ -338,29 +340,29 @@ def fit(
     free memory is unknown.
     """
     where = str(files.folder)
-    geometry = files.geometry
+    geometry = stretched(files.geometry, chosen.ctx or 0)
+    tokenizer = files.folder / opening.TOKENIZER_FILE
     base = EngineOptions(
         precision=Precision[chosen.precision.upper()],
         threads=chosen.threads,
         memory_budget=budget or 0,
         caller_bytes=program_bytes(program, program)
         + idle_slot_bytes(geometry, chosen.kv_slots - chosen.parallel)
-        + store_queue_bytes(chosen.prefix_store_gb),
+        + store_queue_bytes(chosen.prefix_store_gb, geometry, chosen.prefill_chunk)
+        + grammar_bytes(tokenizer.stat().st_size if tokenizer.is_file() else 0),
         sessions=chosen.parallel,
         prefill_chunk=chosen.prefill_chunk,
     )
     try:
         plan = choose(
             geometry,
-            ffi.Planner(geometry, files.tensors).plan,
+            ffi_plan.Planner(geometry, files.tensors).plan,
             base,
             context=chosen.ctx or 0,
             drafts=chosen.drafts,
         ).plan
     except EngineError as failure:
         return {}, findings.error("model", f"{failure}.", where, _REPLACE)
-    except UsageError as failure:
-        return {}, findings.from_error(failure, where, _REPLACE)
     facts = {
         "budget": budget,
         "fits": bool(plan.fits),

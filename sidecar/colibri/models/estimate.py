@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from colibri.engine.ffi import Plan
+from colibri.engine.ffi_plan import Plan
 from colibri.engine.table import Geometry
 from colibri.findings import size_text
 from colibri.models.budget import rounded_up, ways_out
@@ -78,14 +78,19 @@ def speed(found: Traffic, disk: float, memory: float) -> Range:
     return Range(low=1 / max(worst, 1e-9), high=1 / max(best, 1e-9))
 
 
+def no_fit(plan: Plan) -> str:
+    """What a person is told about a plan that does not fit."""
+    return (
+        f"This does not fit: at least {rounded_up(plan.least_budget)} GB are needed, the "
+        f"budget is {size_text(plan.budget)}. {ways_out(plan)}."
+    )
+
+
 def warnings(plan: Plan, found: Traffic, rate: Range) -> list[str]:
     """What a person should know before downloading or waiting."""
     said: list[str] = []
     if not plan.fits:
-        said.append(
-            f"This does not fit: at least {rounded_up(plan.least_budget)} GB are needed, the "
-            f"budget is {size_text(plan.budget)}. {ways_out(plan)}."
-        )
+        said.append(no_fit(plan))
     if rate.high < _SLOW:
         said.append(
             f"Too slow on this machine for talking to it: a token takes {1 / rate.high:.1f} to "

@@ -36,11 +36,11 @@ def open_disk(
         return None
     state = paths.learnt_dir(files.folder, state_dir)
     try:
-        fingerprint = f"{content_id(files)} {engine.kv_layout()}"
+        model, layout = content_id(files), engine.kv_layout()
         state.mkdir(parents=True, exist_ok=True)
         budget = budget_bytes(state / STORE_NAME, gigabytes)
         block = engine.block_tokens, engine.block_bytes
-        return Disk(state, fingerprint, block, budget, queue_bytes)
+        return Disk(state, model, layout, block, budget, queue_bytes)
     except OSError as error:
         log.warning("context is not kept over restarts: %s: %s", state, error.strerror or error)
     except ValueError as error:

@@ -57,6 +57,11 @@ class Learning:
             self._trace = TraceWriter(Path(trace), layers, self._shape.experts)
             experts.record(engine, _TRACE_WORDS)
 
+    @property
+    def learnt(self) -> experts.Counts:
+        """Counts of earlier runs, [layers and MTP layers, experts]."""
+        return self._keeper.before.counts
+
     def after_step(self) -> None:
         """Between two steps: takes what the trace's ring holds."""
         if self._trace is None:

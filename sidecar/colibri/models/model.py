@@ -172,8 +172,9 @@ def _template(
             ) from None
     else:
         source, where = named_template(settings), f"{settings.where} (chat_template)"
-    if not source and family.builtin_template:
-        source, where = family.builtin_template, f"built-in template of {family.name}"
+    if not source:
+        source = family.builtin_template(folder.resolve())
+        where = f"built-in template of {family.name}"
     if not source:
         return None
     keys = ("bos_token", "eos_token", "unk_token", "pad_token")

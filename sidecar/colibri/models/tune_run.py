@@ -149,7 +149,7 @@ class Runner:
         while True:
             event = _next(events, client)
             if isinstance(event, Tokens):
-                answer.update("".join(part.text for part in event.parts).encode("utf-8", "replace"))
+                answer.update(event.text.encode("utf-8", "replace"))
             elif isinstance(event, Done):
                 answer.update(f"\0{event.usage.completion} {event.finish_reason}".encode())
                 seconds = (event.prefill_ms + event.decode_ms) / 1000

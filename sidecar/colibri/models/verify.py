@@ -28,7 +28,7 @@ _WANTED: Final = {
     "tokenizer_config.json": "the end token's text, and often the chat template",
 }
 # Text or habits of the person who ran the model.
-_PRIVATE: Final = (".coli_kv", ".coli_usage")
+_PRIVATE: Final = (".coli_kv", ".coli_usage", ".coli_atlas")
 # Left behind by writers that were interrupted.
 _LEFTOVER_ENDINGS: Final = (".tmp", ".lock", ".incomplete", ".partial", ".part", ".aria2")
 _LEFTOVER_NAMES: Final = frozenset({".out-progress.json", ".out-params.json", ".convert.json"})

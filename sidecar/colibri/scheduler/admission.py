@@ -11,6 +11,11 @@ the time the worker sees a job, its turn has come.
 A request that names a KV slot in use waits for it without holding up those behind it; also while
 one that has just started has not said yet which slot it got, because that may be the one.
 
+Nobody knows how long a prompt may be before the model has been loaded for the first time, and
+nobody can write one while another model is being loaded (`hold`). Requests that come then wait for
+that (`wait_loaded`) before they can ask, with the same limits, and are let go in order. A request
+whose prompt was made for a model that has left meanwhile (`GenerationRequest.load`) is refused.
+
 Every request that asks ends in exactly one counter: completed, rejected (the queue is full, or the
 server stops), timed_out, cancelled (its client left) or failed.
 
@@ -22,11 +27,12 @@ thread.
 
 from __future__ import annotations
 
-import queue
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 
@@ -34,34 +40,29 @@ from colibri.engine.client import EngineClient
 from colibri.engine.protocol import (
     Accepted,
     Done,
+    EngineInfo,
     Failed,
     JobEvent,
-    Phase,
-    Progress,
-    Submit,
     Tokens,
 )
-from colibri.errors import BusyError, ClientGoneError, WorkerUnavailableError
+from colibri.errors import BusyError, ClientGoneError, ColibriError, WorkerUnavailableError
+from colibri.scheduler.generation import (
+    Activity,
+    Generation,
+    GenerationRequest,
+    request_command,
+)
+from colibri.scheduler.measures import Measures
+from colibri.scheduler.patience import Patience
+
+log = logging.getLogger(__name__)
 
 # How often a waiting request looks whether its client is still there: well below the promised
 # second.
 POLL_SECONDS = 0.25
+_HANDOVER_SECONDS = 0.05
 # Small on purpose: clients try three times and give up, so the wait itself belongs into our queue.
 RETRY_AFTER_SECONDS = 5
-
-
-class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What every dialect's request comes down to. All defaults are resolved; lengths in tokens."""
-
-    id: str
-    prompt: list[int]
-    max_tokens: int
-    temperature: float
-    top_p: float
-    seed: int
-    stops: tuple[str, ...] = ()
-    ignore_leading_stop: bool = False
-    cache_slot: int | None = None
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,102 +77,16 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
 
 
-class Activity(msgspec.Struct, frozen=True, kw_only=True):
-    """A running request as people want to see it.
-
-    `prompt_fraction` is the share of the prompt's reading that is done, `eta_seconds` what is left
-    of it; `layer` of `layers` and the bytes are those of `Progress`.
-    """
-
-    id: str
-    phase: Phase
-    prompt_tokens: int
-    prompt_tokens_done: int
-    generated_tokens: int
-    running_seconds: float
-    eta_seconds: float | None
-    prompt_fraction: float
-    layer: int
-    layers: int
-    bytes_read: int
-    bytes_left: int
-
-
 class _Ticket:
     """A place in the queue, and the KV slot that is asked for."""
 
     def __init__(self, slot: int | None) -> None:
         self.turn = threading.Event()
         self.slot = slot
+        self.refusal: ColibriError | None = None  # set before the turn, in place of one
 
 
-class Generation:
-    """A job in the engine: its events, in order, for one consumer. Close it whatever happens."""
-
-    def __init__(
-        self, request: GenerationRequest, engine: EngineClient, queue_wait_ms: int
-    ) -> None:
-        self.request = request
-        self.queue_wait_ms = queue_wait_ms
-        self.slot = request.cache_slot  # an unpinned job's is known once it has been accepted
-        self._engine = engine
-        self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
-        self._ended = False
-        self._started = time.monotonic()
-        self._phase: Phase = "waiting"
-        self._progress: Progress | None = None
-        self._progress_at = 0.0
-        self._done = 0
-        self._generated = 0
-
-    def next_event(self, timeout: float) -> JobEvent | None:
-        """The next event, or None after `timeout` seconds."""
-        try:
-            return self._events.get(timeout=timeout)
-        except queue.Empty:
-            return None
-
-    def close(self) -> None:
-        """Cancels the job unless it has ended."""
-        if not self._ended:
-            self._engine.cancel(self.request.id)
-
-    def take(self, event: JobEvent) -> None:
-        """Sink of the engine's events."""
-        if isinstance(event, Accepted):
-            self._phase = "prefill"
-            self.slot = event.slot
-            self._done = event.cached
-        elif isinstance(event, Progress):
-            self._done = event.done
-            self._progress, self._progress_at = event, time.monotonic()
-            self._phase = "decode" if event.done == event.total else "prefill"
-        elif isinstance(event, Tokens):
-            self._generated = event.generated
-        elif isinstance(event, Done | Failed):
-            self._ended = True
-        self._events.put(event)
-
-    def activity(self) -> Activity:
-        """Where the job stands, from the events so far."""
-        now, progress = time.monotonic(), self._progress
-        left = progress.eta_seconds if progress and self._phase == "prefill" else None
-        return Activity(
-            id=self.request.id,
-            phase=self._phase,
-            prompt_tokens=len(self.request.prompt),
-            prompt_tokens_done=self._done,
-            generated_tokens=self._generated,
-            running_seconds=round(now - self._started, 1),
-            eta_seconds=None
-            if left is None
-            else round(max(left - now + self._progress_at, 0.0), 1),
-            prompt_fraction=round(progress.fraction, 4) if progress else 0.0,
-            layer=progress.layer if progress else 0,
-            layers=progress.layers if progress else 0,
-            bytes_read=progress.bytes_read if progress else 0,
-            bytes_left=progress.bytes_left if progress else 0,
-        )
+Observer: TypeAlias = Callable[[Generation, JobEvent], None]
 
 
 class Scheduler:
@@ -183,13 +98,19 @@ class Scheduler:
         self.max_queue = max_queue
         self.queue_timeout = queue_timeout
         self.parallel = parallel
+        self.measures = Measures()
+        self.patience = Patience()
         self._engine = engine
         self._lock = threading.Lock()
         self._waiting: deque[_Ticket] = deque()
         self._granted: set[_Ticket] = set()  # turn given, not yet running
+        self._loading: deque[_Ticket] = deque()  # waiting for the first load
         self._running: dict[str, Generation] = {}
         self._turns = 0
         self._closed = False
+        self._held = False
+        self._load = 0
+        self._observers: list[Observer] = []
         self._completed = self._rejected = self._timed_out = self._cancelled = self._failed = 0
 
     def admit(self, request: GenerationRequest, gone: Callable[[], bool]) -> Generation:
@@ -198,21 +119,22 @@ class Scheduler:
         Raises BusyError (queue full, waited too long), ClientGoneError (`gone` became true),
         or what the engine says when it cannot take jobs.
         """
-        started = time.monotonic()
-        ticket = self._wait_for_turn(started, request.cache_slot, gone)
+        started = time.monotonic() - request.waited_seconds
+        ticket = self._wait_for_turn(started, request, gone)
         try:
             self._wait_for_engine(started, gone)
         except BaseException:
             self._pass_turn(ticket)
             raise
-        waited_ms = int((time.monotonic() - started) * 1000)
-        generation = Generation(request, self._engine, waited_ms)
+        waited = time.monotonic() - started
+        self.measures.waited(waited)
+        generation = Generation(request, self._engine, int(waited * 1000), self.patience)
         with self._lock:
             self._running[request.id] = generation
             self._granted.discard(ticket)
         try:
             self._engine.submit(
-                request_command(request), lambda event: self._take(generation, event)
+                request_command(request), lambda event: self._take(generation, event, started)
             )
         except BaseException:
             if self._end(request.id):
@@ -221,11 +143,92 @@ class Scheduler:
             raise
         return generation
 
+    def wait_loaded(self, gone: Callable[[], bool]) -> EngineInfo:
+        """Waits for the first load of the model, as one of the queue.
+
+        Raises as `admit` does, and what made the engine fail.
+        """
+        started = time.monotonic()
+        ticket = _Ticket(None)
+        with self._lock:
+            if self._closed:
+                self._rejected += 1
+                raise self._stopping()
+            # Nothing runs yet, so those that will run at once wait here too.
+            if len(self._loading) >= self.max_queue + self.parallel:
+                self._rejected += 1
+                raise BusyError(
+                    f"The model is still being loaded, and {len(self._loading)} requests wait for "
+                    "it. Try again later.",
+                    retry_after=RETRY_AFTER_SECONDS,
+                    code="queue_full",
+                )
+            self._loading.append(ticket)
+        try:
+            return self._until_loaded(ticket, started, gone)
+        finally:
+            with self._lock:
+                self._loading.remove(ticket)
+
+    # ---- changing the model ----
+
+    def hold(self) -> None:
+        """From now on requests without a prompt wait in `wait_loaded`. Those in the queue and in
+        the engine go on.
+        """
+        with self._lock:
+            self._held = True
+
+    def release(self) -> None:
+        """Lets those go who waited."""
+        with self._lock:
+            self._held = False
+
+    @property
+    def held(self) -> bool:
+        """Whether the model is being changed."""
+        return self._held
+
+    def switch(self, load: int, parallel: int) -> bool:
+        """Numbers the load that prompts must be made for from now on, of which `parallel` run at
+        once; False, and nothing happens, while something runs or waits for its turn.
+        """
+        with self._lock:
+            if self._turns or self._waiting:
+                return False
+            self._load, self.parallel = load, parallel
+            self.patience = Patience()  # another model has another pace
+            return True
+
+    def abort(self, failure: ColibriError) -> None:
+        """Ends everything that runs or waits for its turn; their clients are told `failure`."""
+        with self._lock:
+            waiting, running = list(self._waiting), list(self._running.values())
+            self._waiting.clear()
+            for ticket in waiting:
+                ticket.refusal = failure
+        for ticket in waiting:
+            ticket.turn.set()
+        for generation in running:
+            job = generation.request.id
+            self._engine.cancel(job)
+            self._take(
+                generation,
+                Failed(job=job, code=failure.code, message=failure.message, hint=failure.hint),
+                0.0,
+            )
+
+    def observe(self, observer: Observer) -> None:
+        """Calls `observer` with every event of every generation, after the generation has taken it:
+        in the transport's thread, so it must be quick and must not raise.
+        """
+        self._observers.append(observer)
+
     def counters(self) -> Counters:
         with self._lock:
             return Counters(
                 active=self._turns,
-                queued=len(self._waiting),
+                queued=len(self._waiting) + len(self._loading),
                 completed=self._completed,
                 rejected=self._rejected,
                 timed_out=self._timed_out,
@@ -250,13 +253,24 @@ class Scheduler:
 
     # ---- inside ----
 
-    def _wait_for_turn(self, started: float, slot: int | None, gone: Callable[[], bool]) -> _Ticket:
-        ticket = _Ticket(slot)
+    def _wait_for_turn(
+        self, started: float, request: GenerationRequest, gone: Callable[[], bool]
+    ) -> _Ticket:
+        ticket = _Ticket(request.cache_slot)
         with self._lock:
             if self._closed:
                 self._rejected += 1
                 raise self._stopping()
+            if request.load != self._load:
+                self._rejected += 1
+                raise WorkerUnavailableError(
+                    "The model was changed while this request was being read.",
+                    hint="Send it again.",
+                    code="model_changed",
+                )
             self._waiting.append(ticket)
+            if self._loading:
+                self._loading[0].turn.set()
             self._grant()
             if not ticket.turn.is_set() and len(self._waiting) > self.max_queue:
                 self._waiting.remove(ticket)
@@ -277,9 +291,44 @@ class Scheduler:
                 with self._lock:
                     self._timed_out += 1
                 raise self._too_long()
+        if ticket.refusal is not None:
+            with self._lock:
+                self._failed += 1
+            raise ticket.refusal
         if self._turned_away(ticket):
             raise self._stopping()
         return ticket
+
+    def _until_loaded(
+        self, ticket: _Ticket, started: float, gone: Callable[[], bool]
+    ) -> EngineInfo:
+        while True:
+            with self._lock:
+                if self._closed:
+                    self._rejected += 1
+                    raise self._stopping()
+            if gone():
+                with self._lock:
+                    self._cancelled += 1
+                raise ClientGoneError("the client left while the model was being loaded.")
+            if time.monotonic() - started > self.queue_timeout:
+                with self._lock:
+                    self._timed_out += 1
+                raise self._too_long()
+            if self._held:
+                time.sleep(_HANDOVER_SECONDS)
+                continue
+            try:
+                info = self._engine.wait_ready(POLL_SECONDS)
+            except ColibriError:
+                if self._held or self._engine.status().state in ("loading", "restarting"):
+                    continue
+                with self._lock:
+                    self._failed += 1
+                raise
+            # The one before asks for its turn first, unless it asks for none: its prompt was wrong.
+            if ticket.turn.wait(_HANDOVER_SECONDS) or self._loading[0] is ticket:
+                return info
 
     def _turned_away(self, ticket: _Ticket) -> bool:
         """Whether the server stops; the turn, if there was one, is passed on then."""
@@ -317,8 +366,16 @@ class Scheduler:
             except WorkerUnavailableError:
                 continue
 
-    def _take(self, generation: Generation, event: JobEvent) -> None:
-        if isinstance(event, Done | Failed) and self._end(event.job):
+    def _take(self, generation: Generation, event: JobEvent, started: float) -> None:
+        if isinstance(event, Tokens) and not generation.begun_answer:
+            generation.begun_answer = True
+            self.measures.first_token(time.monotonic() - started)
+        elif isinstance(event, Done):
+            self.measures.done(event)
+            self.patience.learn(event)
+        if isinstance(event, Done | Failed):
+            if not self._end(event.job):
+                return  # it was aborted before
             with self._lock:
                 if isinstance(event, Failed):
                     self._failed += 1
@@ -327,6 +384,8 @@ class Scheduler:
                 else:
                     self._completed += 1
         generation.take(event)
+        for observer in self._observers:
+            observer(generation, event)
         if isinstance(event, Accepted):
             with self._lock:
                 self._grant()
@@ -373,18 +432,3 @@ class Scheduler:
 
     def _stopping(self) -> WorkerUnavailableError:
         return WorkerUnavailableError("the server is being stopped.")
-
-
-def request_command(request: GenerationRequest) -> Submit:
-    """The engine's form of a request."""
-    return Submit(
-        job=request.id,
-        prompt=request.prompt,
-        max_tokens=request.max_tokens,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        seed=request.seed,
-        stops=request.stops,
-        ignore_leading_stop=request.ignore_leading_stop,
-        cache_slot=request.cache_slot,
-    )

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from colibri.text.parts import CallArguments, CallEnd, CallStart, NewId, Part, plain
+from colibri.engine.answer import CallArguments, CallEnd, CallStart, Part
+from colibri.text.parts import NewId, plain
 
 _MAX_DEPTH: Final = 24
 _MAX_LITERAL: Final = 1 << 13  # the pattern below may look at a text again from each quote

@@ -62,6 +62,10 @@ class Detokenizer:
         text = self._decoder.decode(b"".join(pieces))
         return text.replace(MARK, "\ufffd") if self._marks and MARK in text else text
 
+    def drop(self) -> None:
+        """Forgets a character of which some bytes are missing."""
+        self._decoder.reset()
+
     def flush(self) -> str:
         """End of the text: drops an unfinished character. Returns "" always, and is ready for new
         text.

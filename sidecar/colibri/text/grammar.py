@@ -18,32 +18,35 @@ rule: a grammar is a value, `Masks` is shared by threads, a matcher has one owne
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
+from colibri.engine.answer import Grammar
 from colibri.errors import ModelError
 from colibri.text.arguments import Tools
 from colibri.text.tokenizer import Tokenizer
 
-_MAX_SCHEMA_CHARS: Final = 1 << 20
+# What all schemas of one grammar may have together. The library prepares a grammar in the worker,
+# between the steps of other answers, in a time that grows with the square of these: for 4,000
+# optional properties 6 s, for 8,000 more than the 30 s after which the engine counts as hung.
+_MAX_CHARS: Final = 1 << 17
+_MAX_PARTS: Final = 2000
+_MAX_NAME: Final = 1024
+# A weak model that may call again does so without end.
+_MAX_CALLS: Final = 16
+_MAX_DEPTH: Final = 64
+_COMBINED: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+_OTHERS: Final = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
 _ANY_TEXT: Final = "/(.|\\n)*/"
 _ANY_OBJECT: Final = '%json {"type": "object"}'
 _MAX_NOTE: Final = 300
 # Between the signs of JSON. A weak model that may write blanks without end does so.
 _BLANKS: Final = r"[\x20\x0A\x0D\x09]{1,32}"
-
-
-class Grammar(msgspec.Struct, frozen=True):
-    """What an answer must look like; an empty `source` enforces nothing. `notes` say what of the
-    request is not enforced.
-    """
-
-    source: str = ""
-    notes: tuple[str, ...] = ()
 
 
 class Syntax(msgspec.Struct, frozen=True):
@@ -56,30 +59,35 @@ class Syntax(msgspec.Struct, frozen=True):
     reasoning: bool = False
 
 
-def json_object(syntax: Syntax) -> Grammar:
-    """Any JSON object."""
-    return json_schema({"type": "object"}, syntax)
+def json_object(syntax: Syntax, *, tools: Tools | None = None, many: bool = True) -> Grammar:
+    """Any JSON object; `tools` and `many` as for a schema."""
+    return json_schema({"type": "object"}, syntax, tools=tools, many=many)
 
 
-def json_schema(schema: Any, syntax: Syntax) -> Grammar:
-    """JSON that follows a schema."""
+def json_schema(
+    schema: Any, syntax: Syntax, *, tools: Tools | None = None, many: bool = True
+) -> Grammar:
+    """JSON that follows a schema, or calls of `tools` in its place; several only with `many`.
+
+    Objects that list their properties have no others, unless the schema says a word on them: so do
+    other servers read schemas, and a weak model would make up properties without end.
+    """
     writer = _Writer(syntax)
-    rule = writer.json(schema)
+    rule = writer.json(_closed(schema))
     if rule is None:
         return Grammar(notes=tuple(writer.notes))
-    return writer.answer(rule)
+    calls = writer.calls(tools, list(tools.names), many) if tools else ""
+    return writer.answer(json_rule=rule, calls=calls)
 
 
 def tool_calls(tools: Tools, syntax: Syntax, *, name: str | None = None, many: bool) -> Grammar:
     """At least one call, of the tool `name` or of any; further ones only with `many`."""
     names = [name] if name is not None else list(tools.names)
     writer = _Writer(syntax)
-    calls = [writer.call(tools.schema(each), each) for each in names if each in tools]
+    calls = writer.calls(tools, names, many)
     if not calls:
         return Grammar(notes=("there is no such tool to call.",))
-    rule = writer.rule(" | ".join(calls))
-    between = writer.between()
-    return writer.answer(f"{rule} ({between} {rule})*" if many else rule, calls=True)
+    return writer.answer(calls=calls)
 
 
 class _Writer:
@@ -88,6 +96,8 @@ class _Writer:
     def __init__(self, syntax: Syntax) -> None:
         self._syntax = syntax
         self._lines: list[str] = []
+        self._known: dict[str, str] = {}
+        self._chars = self._parts = 0
         self.notes: list[str] = []
 
     def rule(self, body: str, attributes: str = "") -> str:
@@ -107,23 +117,26 @@ class _Writer:
             return f"{self.rule(_ANY_TEXT)} {self.marker(marker)}"
         return self.rule(_ANY_TEXT, f"[suffix={_literal(marker)}]")
 
-    def answer(self, body: str, *, calls: bool = False) -> Grammar:
-        """The whole grammar, its reasoning first; `calls`: the body consists of calls."""
-        opened = self._syntax.reasoning
+    def answer(self, *, json_rule: str = "", calls: str = "") -> Grammar:
+        """The whole grammar, its reasoning first: JSON or calls, whichever are given."""
+        forms = [self._inkling_text(json_rule)] if json_rule else []
+        forms += [calls] if calls else []
+        body = forms[0] if len(forms) == 1 else "(" + " | ".join(forms) + ")"
         if self._syntax.dialect == "inkling":
-            body = self._inkling_answer(body, calls)
-        elif opened:
+            # The prompt may have opened the first message, thinking may come.
+            model = self.marker("<|message_model|>")
+            thought = f"{self.marker('<|content_thinking|>')} {self.text_until('<|end_message|>')}"
+            body = f"{model}? ({thought} {model})? {body}"
+        elif self._syntax.reasoning:
             body = f"{self.text_until('</think>')} /\\s{{0,4}}/ {body}"
         start = f"start: {body}"
         return Grammar("\n".join([start, *self._lines]) + "\n", tuple(self.notes))
 
-    def _inkling_answer(self, body: str, calls: bool) -> str:
-        """The messages of Inkling: the prompt may have opened the first one, thinking may come."""
-        model = self.marker("<|message_model|>")
-        thought = f"{self.marker('<|content_thinking|>')} {self.text_until('<|end_message|>')}"
-        if not calls:
-            body = f"{self.marker('<|content_text|>')} {body} {self.marker('<|end_message|>')}"
-        return f"{model}? ({thought} {model})? {body}"
+    def _inkling_text(self, body: str) -> str:
+        """A visible text; Inkling has messages around it."""
+        if self._syntax.dialect != "inkling":
+            return body
+        return f"{self.marker('<|content_text|>')} {body} {self.marker('<|end_message|>')}"
 
     # ---- JSON
 
@@ -133,8 +146,12 @@ class _Writer:
             text = json.dumps(schema, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             text = ""
-        if not text or len(text) > _MAX_SCHEMA_CHARS or not isinstance(schema, dict | bool):
-            self._note(what, "it is no JSON schema of a usable size")
+        if not text or not isinstance(schema, dict | bool):
+            self._note(what, "it is no JSON schema")
+            return None
+        if text in self._known:
+            return self._known[text]
+        if not self._fits(what, _parts(schema), len(text)):
             return None
         options = {"x-guidance": {"lenient": True, "whitespace_pattern": _BLANKS}}
         body = f"%json {json.dumps({**schema, **options} if isinstance(schema, dict) else schema)}"
@@ -144,14 +161,28 @@ class _Writer:
             return None
         for message in messages:
             self._note(what, message)
-        return self.rule(body)
+        self._known[text] = self.rule(body)
+        return self._known[text]
+
+    def _fits(self, what: str, parts: int, chars: int) -> bool:
+        """Takes this much of what a grammar may have; False, with a note, when it has it not."""
+        if self._parts + parts > _MAX_PARTS or self._chars + chars > _MAX_CHARS:
+            most = f"{_MAX_PARTS} parts and {_MAX_CHARS} characters"
+            self._note(what, f"a request's schemas may have {most} together")
+            return False
+        self._parts += parts
+        self._chars += chars
+        return True
 
     def _note(self, what: str, why: str) -> None:
+        why = "".join(sign if sign.isprintable() else " " for sign in why)
         why = " ".join(why.split())[:_MAX_NOTE]
         self.notes.append(f"{what} is not enforced in full: {why.removesuffix('.')}.")
 
     def _any_object(self) -> str:
-        return self.rule(_ANY_OBJECT)
+        if _ANY_OBJECT not in self._known:
+            self._known[_ANY_OBJECT] = self.rule(_ANY_OBJECT)
+        return self._known[_ANY_OBJECT]
 
     # ---- calls
 
@@ -173,6 +204,20 @@ class _Writer:
         body = [*opening, _literal(before), arguments, _literal(after), self.marker(end)]
         return self.rule(" ".join(body))
 
+    def calls(self, tools: Tools, names: Iterable[str], many: bool) -> str:
+        """Calls of these tools; "" if there are none."""
+        each = []
+        for name in names:
+            if len(name) > _MAX_NAME:
+                self._note("the list of tools", f"a name has more than {_MAX_NAME} characters")
+            elif name in tools:
+                each.append(self.call(tools.schema(name), name))
+        if not each:
+            return ""
+        rule = self.rule(" | ".join(each))
+        more = f" ({self.between()} {rule}){{0,{_MAX_CALLS - 1}}}"
+        return rule + more if many else rule
+
     def between(self) -> str:
         """What may stand between two calls."""
         if self._syntax.dialect == "inkling":
@@ -182,6 +227,10 @@ class _Writer:
     def _glm_call(self, schema: Any, name: str) -> str:
         tools = Tools([{"name": name, "parameters": schema}])
         properties, required, rest = _properties(schema)
+        if not self._fits(
+            f"the schema of tool {name!r}", len(properties), sum(map(len, properties))
+        ):
+            properties = {}
         pieces = [self.marker("<tool_call>"), _literal(name)]
         for key, value in properties.items():
             pair = self._glm_pair(tools, name, key, value, rest)
@@ -208,11 +257,53 @@ class _Writer:
         return self.rule(" ".join([*head, value]))
 
 
+def _parts(schema: Any) -> int:
+    """How many values a schema has that are no texts and no numbers: what is in it of schemas,
+    groups of them and lists, however deep.
+    """
+    count, rest = 0, [schema]
+    while rest:
+        value = rest.pop()
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            count += 1
+        if isinstance(value, dict):
+            rest.extend(value.values())
+        elif isinstance(value, list):
+            rest.extend(value)
+    return count
+
+
 def _as_object(schema: Any) -> Any:
-    """A schema of arguments that says nothing about its type means an object."""
-    if isinstance(schema, dict) and not {"type", "$ref", "allOf", "anyOf", "oneOf"} & schema.keys():
-        return {**schema, "type": "object"}
-    return schema
+    """A schema of arguments that says nothing about its type means an object, and one that lists
+    parameters without a word on others has no others: a model that has to call makes them up.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    if not _COMBINED & schema.keys() and "type" not in schema:
+        schema = {**schema, "type": "object"}
+    return {**schema, "additionalProperties": False} if _is_open(schema) else schema
+
+
+def _is_open(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema lists properties and says nothing of others."""
+    listed = isinstance(schema.get("properties"), dict)
+    return listed and not (_COMBINED | _OTHERS) & schema.keys()
+
+
+def _closed(schema: Any, depth: int = 0) -> Any:
+    """The schema with every open object closed, but for those that `allOf` puts together."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return schema
+    result = {**schema, "additionalProperties": False} if _is_open(schema) else dict(schema)
+    for key in ("properties", "$defs", "definitions"):
+        if isinstance(schema.get(key), dict):
+            result[key] = {name: _closed(item, depth + 1) for name, item in schema[key].items()}
+    for key in ("anyOf", "oneOf", "prefixItems"):
+        if isinstance(schema.get(key), list):
+            result[key] = [_closed(item, depth + 1) for item in schema[key]]
+    if "items" in schema:
+        result["items"] = _closed(schema["items"], depth + 1)
+    return result
 
 
 def _properties(schema: Any) -> tuple[dict[str, Any], frozenset[str], dict[str, Any]]:
@@ -238,6 +329,18 @@ def _literal(text: str) -> str:
 # ---- matching ------------------------------------------------------------------------------------
 
 
+def _reason(library: LLMatcher) -> str:
+    """Its sentence, without the dump of grammar and state that follows."""
+    return str(library.get_error()).split("\n", 1)[0][:_MAX_NOTE]
+
+
+def _bits(tokens: Iterable[int]) -> int:
+    found = 0
+    for token in tokens:
+        found |= 1 << token
+    return found
+
+
 class Masks:
     """The vocabulary of one model, prepared for masks. Costs a second for a large one.
 
@@ -254,10 +357,11 @@ class Masks:
                 f"the tokenizer cannot be used for grammars: {str(error)[:_MAX_NOTE]}.",
                 where=tokenizer.where,
             ) from None
-        words = bytearray(4 * -(-vocab // 32))
-        for token in self._ends:
-            words[token // 8] |= 1 << token % 8
-        self.end_mask = bytes(words)
+        self._size = 4 * -(-vocab // 32)
+        self.end_mask = _bits(self._ends).to_bytes(self._size, "little")
+        self._control = _bits(tokenizer.marker_ids | tokenizer.special_ids)
+        self._tokenizer = tokenizer
+        self._byte_ids: dict[bytes, int] | None = None
 
     def matcher(self, grammar: Grammar) -> Matcher | None:
         """A matcher at the beginning of an answer; None when the grammar enforces nothing, or
@@ -268,10 +372,36 @@ class Masks:
         matcher = LLMatcher(self._library, grammar.source, log_level=0)
         return None if matcher.is_error() else Matcher(self, matcher)
 
+    def honest(self, mask: bytes, library: LLMatcher) -> bytes:
+        """The mask without control tokens that are not the grammar's own.
+
+        Letters that a grammar demands - a name in a schema, say - are offered by the library as
+        they would be tokenised, and that may be a control token, which it then does not accept.
+        """
+        found = int.from_bytes(mask, "little")
+        doubtful = found & self._control
+        while doubtful:
+            lowest = doubtful & -doubtful
+            doubtful ^= lowest
+            if library.validate_tokens([lowest.bit_length() - 1]) != 1:
+                found ^= lowest
+                mask = b""
+        if not found:  # it offered nothing else: the first of the letters, by itself
+            token = self._byte_id(library.compute_ff_bytes()[:1])
+            found = 0 if token is None else 1 << token
+        return mask or found.to_bytes(self._size, "little")
+
+    def _byte_id(self, byte: bytes) -> int | None:
+        """The token that is this byte and nothing else."""
+        if self._byte_ids is None:
+            ids = range(self._tokenizer.vocab_size)
+            tokens = {self._tokenizer.token_bytes(token): token for token in reversed(ids)}
+            self._byte_ids = {data: token for data, token in tokens.items() if len(data) == 1}
+        return self._byte_ids.get(byte)
+
     def problem(self, grammar: Grammar) -> str:
         """Why `matcher` gives None for a grammar with a source; "" when it does not."""
-        matcher = LLMatcher(self._library, grammar.source, log_level=0)
-        return str(matcher.get_error())
+        return _reason(LLMatcher(self._library, grammar.source, log_level=0))
 
 
 class Matcher:
@@ -284,12 +414,12 @@ class Matcher:
     @property
     def failed(self) -> str:
         """Why nothing is enforced any more; "" while all is well."""
-        return str(self._library.get_error())
+        return _reason(self._library)
 
     @property
     def finished(self) -> bool:
         """Whether only the end of the answer may follow."""
-        return not self.failed and self._library.is_stopped()
+        return self._library.is_stopped() and not self._library.is_error()
 
     def mask(self) -> bytes | None:
         """Which tokens may come next: bit i of 32-bit word i/32, little endian, padded to words.
@@ -304,6 +434,7 @@ class Matcher:
         mask = self._library.compute_bitmask()[: len(self._masks.end_mask)]
         if self._library.is_error():
             return None
+        mask = self._masks.honest(mask, self._library)
         return mask if any(mask) else self._masks.end_mask
 
     def accept(self, token: int) -> bool:
@@ -316,6 +447,15 @@ class Matcher:
             return bool(self._masks.end_mask[token // 8] >> token % 8 & 1)
         taken = int(self._library.try_consume_tokens([token])) == 1
         return taken or self._library.is_error()  # it gave up here: everything is allowed
+
+    def allowed(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens, one after the other, the grammar allows. Changes nothing."""
+        if self._library.is_error():
+            return len(tokens)
+        if self._library.is_stopped():
+            return 0
+        known = list(itertools.takewhile(lambda token: token < self._masks.vocab, tokens))
+        return int(self._library.validate_tokens(known))
 
     def rollback(self, count: int) -> None:
         """Takes back the last `count` tokens that were accepted before the end."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from colibri.text.arguments import parse_json
+from colibri.text.volatile import stable_message
 
 # A tool that stands for those which a client has not loaded yet; there is nothing to call.
 _PLACEHOLDER: Final = "DeferredToolPlaceholder"
@@ -77,7 +78,8 @@ def prepare(
     template_takes_tools: bool,
 ) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
     """(messages, tools) for `ChatTemplate.render`. No message vanishes."""
-    shaped = [_shaped(message) for message in messages]
+    # Here and not only in the template: tools may come to stand before a billing line.
+    shaped = [_shaped(stable_message(message)) for message in named(messages)]
     if template_takes_tools:
         return shaped, list(tools)
     written = _written(shaped)
@@ -119,6 +121,25 @@ def _shaped(message: Mapping[str, Any]) -> dict[str, Any]:
             arguments = arguments_object(function.get("arguments"))
             shaped["tool_calls"].append({**call, "function": {**function, "arguments": arguments}})
     return shaped
+
+
+def named(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages; results with the name of the tool that was called, which some templates
+    write.
+    """
+    names: dict[str, str] = {}
+    result: list[Mapping[str, Any]] = []
+    for message in messages:
+        for call in message.get("tool_calls") or []:
+            function = call.get("function") if isinstance(call, Mapping) else None
+            if isinstance(function, Mapping) and isinstance(call.get("id"), str):
+                names[call["id"]] = str(function.get("name"))
+        name = names.get(message.get("tool_call_id") or "")
+        if message.get("role") == "tool" and not message.get("name") and name is not None:
+            result.append({**message, "name": name})
+        else:
+            result.append(message)
+    return result
 
 
 # ---- for templates without tools -----------------------------------------------------------------

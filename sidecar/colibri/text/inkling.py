@@ -11,19 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from colibri.engine.answer import Reasoning, Text
 from colibri.text.arguments import CallWriter, Tools
 from colibri.text.bodies import JsonBody, Status
 from colibri.text.machine import StateMachine
-from colibri.text.parts import (
-    MARK,
-    NewId,
-    Reasoning,
-    Text,
-    call_id,
-    first_of,
-    open_tail,
-    plain,
-)
+from colibri.text.parts import MARK, NewId, call_id, first_of, open_tail, plain
 
 _MODEL = "<|message_model|>"
 _TEXT, _THINKING = "<|content_text|>", "<|content_thinking|>"
@@ -55,6 +47,16 @@ class InklingParser(StateMachine):
         self._body: JsonBody | None = None
         self._writer: CallWriter | None = None
         self._raw: list[str] = []
+
+    @property
+    def reasoning(self) -> bool:
+        """See `PartsParser`."""
+        return self._kind is Reasoning and self._state == self._in_payload
+
+    @property
+    def in_call(self) -> bool:
+        """See `PartsParser`."""
+        return self._state == self._in_call
 
     def _emit(self, kind: type[Text] | type[Reasoning], text: str) -> None:
         if plain(text):

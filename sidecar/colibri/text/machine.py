@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from colibri.text.parts import MarkFilter, Part, joined
+from colibri.engine.answer import Part
+from colibri.text.parts import MarkFilter, joined
 
 
 class StateMachine:

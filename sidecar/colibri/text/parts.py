@@ -14,7 +14,7 @@ raise: what is no valid call of a declared tool is text. Order of one call: `Cal
 
 Control tokens: where a marker is a token of its own (`Detokenizer(marks=...)`), its text arrives
 behind the character MARK, and the same letters without it are ordinary text. Not for: stop texts
-(`stop.py`, which run before) or HTTP. Thread rule: one owner at a time.
+(`stop.py`, which see only visible text) or HTTP. Thread rule: one owner at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeAlias
 
-import msgspec
+from colibri.engine.answer import CallArguments, Part, Reasoning, Text
 
 # Stands before the text of a control token. A noncharacter, so no text contains it.
 MARK: Final = "\ufdd0"
@@ -32,48 +32,21 @@ MARK: Final = "\ufdd0"
 _GAP: Final = 2
 
 
-class Text(msgspec.Struct, frozen=True, tag="text"):
-    """Visible text of the answer."""
-
-    text: str
-
-
-class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
-    """Text of the model's reasoning."""
-
-    text: str
-
-
-class CallStart(msgspec.Struct, frozen=True, tag="call_start"):
-    """A call of the declared tool `name` begins. `index` counts from 0, `id` is unique."""
-
-    index: int
-    id: str
-    name: str
-
-
-class CallArguments(msgspec.Struct, frozen=True, tag="call_arguments"):
-    """A piece of the JSON object of arguments of call `index`."""
-
-    index: int
-    text: str
-
-
-class CallEnd(msgspec.Struct, frozen=True, tag="call_end"):
-    """Call `index` has all its arguments. `complete` is False when the model did not finish it and
-    the arguments were closed for it.
-    """
-
-    index: int
-    complete: bool = True
-
-
-Part: TypeAlias = Text | Reasoning | CallStart | CallArguments | CallEnd
 NewId: TypeAlias = Callable[[], str]
 
 
 class PartsParser(Protocol):
     """The incremental parser of one answer."""
+
+    @property
+    def reasoning(self) -> bool:
+        """Whether what comes next belongs to the reasoning, as far as can be told yet."""
+        ...
+
+    @property
+    def in_call(self) -> bool:
+        """Whether a call has begun, or what may turn out to be one inside the reasoning."""
+        ...
 
     def push(self, text: str) -> list[Part]:
         """Takes the next piece of text and returns what is certain."""

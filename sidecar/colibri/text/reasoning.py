@@ -81,26 +81,33 @@ class ReasoningWatch:
         self._used = 0
         self._loop = LoopDetector()
 
-    def push(self, token: int) -> Ending | None:
-        """Takes the next token of the reasoning; says when it must end."""
-        self._used += 1
-        repeated = self._loop.push(token)
-        if repeated is not None:
-            return Ending(
-                "loop", f"The reasoning repeated itself for {repeated} tokens and was ended."
-            )
+    def begin(self) -> Ending | None:
+        """Says whether the reasoning must end before its first token."""
         if self._budget is not None and self._used >= self._budget:
             return Ending(
                 "budget", f"The reasoning used its budget of {self._budget} tokens and was ended."
             )
         return None
 
+    def push(self, token: int) -> Ending | None:
+        """Takes the next token of the reasoning; says when it must end. A loop is told once: if the
+        reasoning goes on, or comes back, it is looked for anew.
+        """
+        self._used += 1
+        repeated = self._loop.push(token)
+        if repeated is not None:
+            self._loop = LoopDetector()
+            return Ending(
+                "loop", f"The reasoning repeated itself for {repeated} tokens and was ended."
+            )
+        return self.begin()
+
 
 def closing(dialect: Dialect, tokenizer: Tokenizer) -> list[int]:
     """The tokens with which the model itself would end its reasoning."""
+    control = tokenizer.control_ids(dialect.markers)
     if dialect.name == "inkling":
         texts = ("<|end_message|>", "<|message_model|>", "<|content_text|>")
-        return list(tokenizer.control_ids(texts).values())
-    control = tokenizer.control_ids((THINK_END,))
-    end = [control[THINK_END]] if control else tokenizer.encode(f"\n{THINK_END}")
+        return [control[text] for text in texts if text in control]
+    end = [control[THINK_END]] if THINK_END in control else tokenizer.encode(f"\n{THINK_END}")
     return end if dialect.name == "glm" else [*end, *tokenizer.encode("\n\n")]

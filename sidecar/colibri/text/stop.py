@@ -2,9 +2,9 @@
 
 For: one request; the same filter serves every route, streaming or not, so that they cannot differ.
 Held back is only what may still become a stop: the longest end of the text that is a proper
-beginning of a stop sequence. Not for: end-of-turn token ids (the worker compares ids) or reasoning
-and tool markers, whose parsers run after this filter and are flushed after it. Thread rule: one
-owner at a time.
+beginning of a stop sequence. Not for: end-of-turn token ids (the worker compares ids), reasoning or
+tool calls: an answer's parser runs before this filter, which sees only the visible text
+(`answer.py`). Thread rule: one owner at a time.
 """
 
 from __future__ import annotations

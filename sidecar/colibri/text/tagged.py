@@ -12,22 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final, TypeAlias
 
+from colibri.engine.answer import CallEnd, Part, Reasoning, Text
 from colibri.text.arguments import CallWriter, Tools
 from colibri.text.bodies import Body, GlmBody, JsonBody, Status
 from colibri.text.machine import StateMachine
-from colibri.text.parts import (
-    MARK,
-    CallEnd,
-    NewId,
-    Part,
-    Reasoning,
-    Text,
-    call_id,
-    first_of,
-    gap,
-    open_tail,
-    plain,
-)
+from colibri.text.parts import MARK, NewId, call_id, first_of, gap, open_tail, plain
 
 THINK, THINK_END = "<think>", "</think>"
 CALL, CALL_END = "<tool_call>", "</tool_call>"
@@ -74,6 +63,16 @@ class TaggedParser(StateMachine):
         self._raw: list[str] = []
         self._trial: TaggedParser | None = None
         self._trial_parts: list[Part] = []
+
+    @property
+    def reasoning(self) -> bool:
+        """See `PartsParser`."""
+        return self._state in (self._in_reasoning, self._in_trial)
+
+    @property
+    def in_call(self) -> bool:
+        """See `PartsParser`."""
+        return self._state in (self._in_call, self._in_trial)
 
     def spell(self, marker: str) -> str:
         """A marker as it arrives."""

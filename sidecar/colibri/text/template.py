@@ -355,6 +355,7 @@ class ChatTemplate:
 
     `variables` are further names that it may use (`bos_token`, `eos_token`). `takes_tools`: whether
     it looks at tools at all; if not, `history.prepare` writes them into the messages.
+    `variable_names` are the names that it reads and does not set itself.
     """
 
     def __init__(
@@ -389,6 +390,7 @@ class ChatTemplate:
             raise ModelError(
                 f"the chat template cannot be compiled: {_named(error)}.", where=where
             ) from None
+        self.variable_names = frozenset(names)
         self.takes_tools = "tools" in names
         self._probe()
 
@@ -430,6 +432,23 @@ class ChatTemplate:
         }
         marked = self._run(values, limits)
         return Rendered(guard.strip(marked), marked, guard)
+
+    @property
+    def marker_ids(self) -> frozenset[int]:
+        """The control tokens of its tokenizer."""
+        return self._tokenizer.marker_ids
+
+    def writes(self, *markers: str) -> bool:
+        """Whether one of these markers is the model's own: the template writes or looks for it, or
+        it is a control token.
+        """
+        return any(
+            marker in self.source or marker in self._tokenizer.marker_texts for marker in markers
+        )
+
+    def check_length(self, rendered: Rendered, limit: int | None) -> None:
+        """Raises TooManyTokensError for a prompt far beyond `limit` tokens."""
+        self._tokenizer.check_length(rendered.text, limit)
 
     def encode(self, rendered: Rendered) -> list[int]:
         """Token ids of a rendered prompt."""

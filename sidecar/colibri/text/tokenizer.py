@@ -32,6 +32,19 @@ from colibri.families.values import parse_object
 # Noncharacters: never assigned, so no real text and no vocabulary contains them.
 _GUARDS: Final = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 _MAX_VOCAB: Final = 1 << 24
+# Of texts that have to be counted only until they are too long: characters that a token has seldom
+# more of on average, characters that are counted at a time, and tokens that a cut may add.
+_SPARSE: Final = 6
+_PIECE: Final = 1 << 16
+_CUT: Final = 16
+
+
+class TooManyTokensError(Exception):
+    """A text has more tokens than are wanted: certainly more than `tokens`."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(f"more than {tokens} tokens")
+        self.tokens = tokens
 
 
 class Guard:
@@ -119,10 +132,29 @@ class Tokenizer:
         """The text of tokenizer.json that this tokenizer was built from."""
         return self._data.decode("utf-8")
 
+    @property
+    def source_bytes(self) -> int:
+        """Size of that text."""
+        return len(self._data)
+
     def encode(self, text: str, *, markers: bool = False) -> list[int]:
         """Ids of a text. Without `markers` nothing in the text can become a control token."""
         library = self._library if markers else self._markerless()
         return list(library.encode(valid_text(text), add_special_tokens=False).ids)
+
+    def check_length(self, text: str, limit: int | None) -> None:
+        """Raises TooManyTokensError for a text that is far beyond `limit` tokens, having looked at
+        little more of it than that. One that is a little beyond may pass.
+        """
+        if limit is None or len(text) <= _SPARSE * limit:
+            return
+        found = begin = 0
+        while begin < len(text):
+            end = _cut(text, begin, begin + _PIECE)
+            found += len(self.encode(text[begin:end], markers=True)) - _CUT
+            if found > limit:
+                raise TooManyTokensError(found)
+            begin = end
 
     def _markerless(self) -> LibraryTokenizer:
         """Built at first use: a large vocabulary takes a second, and most prompts never need it."""
@@ -172,6 +204,16 @@ class Tokenizer:
         if self.strips_first_space:
             data = data.removeprefix(b" ")
         return _decode_whole(data)
+
+
+def _cut(text: str, begin: int, end: int) -> int:
+    """A place behind `begin`, at most `end`, where a text can be cut into pieces of as many tokens
+    as it has whole: in front of a blank, if there is one among the last characters.
+    """
+    if end >= len(text):
+        return len(text)
+    blank = re.compile(r"\s").search(text, max(begin + 1, end - 200), end)
+    return blank.start() if blank else end
 
 
 def load(path: Path) -> Tokenizer:
@@ -295,16 +337,16 @@ def _decoder_kinds(decoder: Any) -> set[str]:
     return kinds
 
 
-def _byte_alphabet() -> dict[str, bytes]:
+def byte_alphabet() -> dict[str, int]:
     """The byte-level alphabet: printable bytes stand for themselves, the others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(byte): bytes([byte]) for byte in printable}
+    table = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(0x100) if byte not in set(printable)]
-    table.update({chr(0x100 + number): bytes([byte]) for number, byte in enumerate(others)})
+    table.update({chr(0x100 + number): byte for number, byte in enumerate(others)})
     return table
 
 
-_BYTE_OF: Final = _byte_alphabet()
+_BYTE_OF: Final = {char: bytes([byte]) for char, byte in byte_alphabet().items()}
 
 
 def valid_text(text: str) -> str:

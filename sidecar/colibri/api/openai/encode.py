@@ -1,22 +1,54 @@
 """Answers of the OpenAI routes, as JSON objects and as server-sent events.
 
-For: the handlers. Two shapes share everything but the choice: chat (`message`/`delta`) and legacy
-(`text`). Every chunk has exactly one choice, except the usage chunk that a client asked for,
-whose list is empty by the protocol. Id, time and model are the same in all chunks of an answer.
+For: the handlers. Chat and legacy completions share everything but the choice. Every chunk has
+exactly one choice, except the usage chunk that a client asked for, whose list is empty by the
+protocol. Id, time and model are the same in all chunks of an answer. A chunk holds content or a
+piece of a call, never both: some clients lose the call. Thread rule: one owner at a time.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from colibri.api import errors
-from colibri.engine.protocol import Done, FinishReason, Usage
-from colibri.errors import ColibriError
+from colibri.api.openai.answers import (
+    AnswerCall,
+    AnswerMessage,
+    CachedTokens,
+    CallDelta,
+    CalledFunction,
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChunkChoice,
+    Delta,
+    FunctionDelta,
+    Reason,
+    ReasoningTokens,
+    TextChoice,
+    TextCompletion,
+    TimingsBody,
+    UsageBody,
+)
+from colibri.engine.answer import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Notice,
+    Part,
+    Reasoning,
+    Text,
+)
+from colibri.engine.protocol import Done, Usage
+from colibri.errors import ClientGoneError, ColibriError
 
-DONE = b"data: [DONE]\n\n"
+END: Final = "[DONE]"
+DONE: Final = f"data: {END}\n\n".encode()
 
 
 def sse(data: Any) -> bytes:
@@ -29,113 +61,173 @@ def error_event(error: ColibriError) -> bytes:
     return sse(errors.body(error))
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
+def usage_body(usage: Usage) -> UsageBody:
     """Token counts as clients read them."""
-    return {
-        "prompt_tokens": usage.prompt,
-        "completion_tokens": usage.completion,
-        "total_tokens": usage.prompt + usage.completion,
-        "prompt_tokens_details": {"cached_tokens": usage.cached},
-    }
+    return UsageBody(
+        prompt_tokens=usage.prompt,
+        completion_tokens=usage.completion,
+        total_tokens=usage.prompt + usage.completion,
+        prompt_tokens_details=CachedTokens(usage.cached),
+        completion_tokens_details=ReasoningTokens(usage.reasoning),
+    )
+
+
+def timings_body(done: Done) -> TimingsBody:
+    """Times and rates as clients read them."""
+    return TimingsBody(
+        cache_n=done.usage.cached,
+        prompt_n=done.usage.prompt - done.usage.cached,
+        prompt_ms=round(done.prefill_ms, 2),
+        prompt_per_second=done.prefill_per_second,
+        predicted_n=done.usage.completion,
+        predicted_ms=round(done.decode_ms, 2),
+        predicted_per_second=done.decode_per_second,
+    )
+
+
+def reason_of(done: Done) -> Reason:
+    """Why an answer ended. Raises ClientGoneError for one that nobody waits for."""
+    if done.finish_reason == "cancelled":
+        raise ClientGoneError("the generation was cancelled.")
+    return done.finish_reason
 
 
 class ChatEncoder:
     """Chat completions of one request."""
 
     prefix = "chatcmpl-"
-    kind = "chat.completion"
 
     def __init__(self, job: str, model: str) -> None:
         self.id = self.prefix + job
-        self._base = {"id": self.id, "created": int(time.time()), "model": model}
+        self._created = int(time.time())
+        self._model = model
+        self._silent: set[int] = set()  # calls that have no arguments yet
 
-    def opening(self) -> dict[str, Any]:
+    def opening(self) -> Any:
         """First chunk, sent the moment the request is admitted."""
-        return self._chunk({"role": "assistant", "content": ""}, None)
+        return self._chunk(Delta(role="assistant", content=""))
 
-    def heartbeat(self) -> dict[str, Any]:
+    def heartbeat(self) -> Any:
         """A chunk without content: some clients do not count comments as signs of life."""
-        return self._chunk({}, None)
+        return self._chunk(Delta())
 
-    def text(self, text: str) -> dict[str, Any]:
-        return self._chunk({"content": text}, None)
+    def notice(self, notice: Notice) -> Any:
+        """A sign of life that says what there is to know before the answer comes."""
+        choice = ChunkChoice(Delta(), x_colibri_notice=notice)
+        return ChatChunk(self.id, self._created, self._model, [choice])
 
-    def closing(self, reason: FinishReason) -> dict[str, Any]:
-        return self._chunk({}, reason)
+    def chunks(self, parts: Iterable[Part]) -> Iterator[Any]:
+        """The chunks that tell these parts."""
+        for part in parts:
+            delta = self._delta(part)
+            if delta is not None:
+                yield self._chunk(delta)
 
-    def whole(self, text: str, done: Done) -> dict[str, Any]:
+    def _delta(self, part: Part) -> Delta | None:
+        if isinstance(part, Text):
+            return Delta(content=part.text)
+        if isinstance(part, Reasoning):
+            return Delta(reasoning_content=part.text)
+        if isinstance(part, CallStart):
+            self._silent.add(part.index)
+            function = FunctionDelta("", name=part.name)
+            call = CallDelta(part.index, function, id=part.id, type="function")
+            return Delta(tool_calls=[call])
+        if isinstance(part, CallArguments):
+            self._silent.discard(part.index)
+            return Delta(tool_calls=[CallDelta(part.index, FunctionDelta(part.text))])
+        return self._call_end(part)
+
+    def _call_end(self, part: CallEnd) -> Delta | None:
+        """Arguments are never empty: clients wait for valid JSON before they run a call."""
+        if part.index not in self._silent:
+            return None
+        self._silent.discard(part.index)
+        return Delta(tool_calls=[CallDelta(part.index, FunctionDelta("{}"))])
+
+    def closing(self, done: Done) -> Any:
+        """The last chunk with a choice: why the answer ended, and what there is to know of it."""
+        choice = ChunkChoice(Delta(), reason_of(done), x_colibri_notice=done.notice or UNSET)
+        return ChatChunk(self.id, self._created, self._model, [choice])
+
+    def usage(self, done: Done) -> Any:
+        """The chunk with counts and times, for those who have asked for it."""
+        usage, timings = usage_body(done.usage), timings_body(done)
+        return ChatChunk(self.id, self._created, self._model, [], usage=usage, timings=timings)
+
+    def whole(self, parts: Iterable[Part], done: Done) -> Any:
         """The answer of a request that is not streamed."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {
-            "index": 0,
-            "message": message,
-            "logprobs": None,
-            "finish_reason": done.finish_reason,
-        }
-        return self._object(self.kind, [choice], done.usage)
+        choice = ChatChoice(_message(parts), reason_of(done), x_colibri_notice=done.notice or UNSET)
+        usage, timings = usage_body(done.usage), timings_body(done)
+        return ChatCompletion(self.id, self._created, self._model, [choice], usage, timings)
 
-    def usage(self, usage: Usage) -> dict[str, Any]:
-        return self._object(f"{self.kind}.chunk", [], usage)
+    def _chunk(self, delta: Delta) -> ChatChunk:
+        return ChatChunk(self.id, self._created, self._model, [ChunkChoice(delta)])
 
-    def _chunk(self, delta: dict[str, Any], reason: FinishReason | None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        return self._object(f"{self.kind}.chunk", [choice], None)
 
-    def _object(
-        self, kind: str, choices: list[dict[str, Any]], usage: Usage | None
-    ) -> dict[str, Any]:
-        result: dict[str, Any] = {**self._base, "object": kind, "choices": choices}
-        if usage is not None:
-            result["usage"] = usage_object(usage)
-        return result
+def _message(parts: Iterable[Part]) -> AnswerMessage:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: dict[int, AnswerCall] = {}
+    pieces: dict[int, list[str]] = {}
+    for part in parts:
+        if isinstance(part, Text):
+            texts.append(part.text)
+        elif isinstance(part, Reasoning):
+            thoughts.append(part.text)
+        elif isinstance(part, CallStart):
+            calls[part.index] = AnswerCall(part.id, CalledFunction(part.name, ""))
+            pieces[part.index] = []
+        elif isinstance(part, CallArguments):
+            pieces[part.index].append(part.text)
+    for index, call in calls.items():
+        call.function.arguments = "".join(pieces[index]) or "{}"
+    content = "".join(texts)
+    return AnswerMessage(
+        None if calls and not content else content,
+        reasoning_content="".join(thoughts) if thoughts else UNSET,
+        tool_calls=list(calls.values()) or UNSET,
+    )
 
 
 class TextEncoder(ChatEncoder):
     """Legacy completions of one request; chunks and whole answers have the same object name."""
 
     prefix = "cmpl-"
-    kind = "text_completion"
 
-    def opening(self) -> dict[str, Any]:
-        return self._choice("", None, None)
+    def opening(self) -> Any:
+        return self._completion([TextChoice("")])
 
-    def heartbeat(self) -> dict[str, Any]:
-        return self._choice("", None, None)
+    def heartbeat(self) -> Any:
+        return self._completion([TextChoice("")])
 
-    def text(self, text: str) -> dict[str, Any]:
-        return self._choice(text, None, None)
+    def notice(self, notice: Notice) -> Any:
+        return self.heartbeat()
 
-    def closing(self, reason: FinishReason) -> dict[str, Any]:
-        return self._choice("", reason, None)
+    def chunks(self, parts: Iterable[Part]) -> Iterator[Any]:
+        text = _plain(parts)
+        if text:
+            yield self._completion([TextChoice(text)])
 
-    def whole(self, text: str, done: Done) -> dict[str, Any]:
-        return self._choice(text, done.finish_reason, done.usage)
+    def closing(self, done: Done) -> Any:
+        return self._completion([TextChoice("", reason_of(done))])
 
-    def usage(self, usage: Usage) -> dict[str, Any]:
-        return self._object(self.kind, [], usage)
+    def whole(self, parts: Iterable[Part], done: Done) -> Any:
+        return self._completion([TextChoice(_plain(parts), reason_of(done))], done)
 
-    def _choice(
-        self, text: str, reason: FinishReason | None, usage: Usage | None
-    ) -> dict[str, Any]:
-        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
-        return self._object(self.kind, [choice], usage)
+    def usage(self, done: Done) -> Any:
+        return self._completion([], done)
+
+    def _completion(self, choices: list[TextChoice], done: Done | None = None) -> TextCompletion:
+        return TextCompletion(
+            self.id,
+            self._created,
+            self._model,
+            choices,
+            usage=UNSET if done is None else usage_body(done.usage),
+            timings=UNSET if done is None else timings_body(done),
+        )
 
 
-def model_object(
-    model_id: str, created: int, context: int | None, max_output: int | None
-) -> dict[str, Any]:
-    """A model, with its limits under each of the names that clients look for.
-
-    Limits are null while the model is being loaded for the first time.
-    """
-    return {
-        "id": model_id,
-        "object": "model",
-        "created": created,
-        "owned_by": "colibri",
-        "context_length": context,
-        "context_window": context,
-        "max_model_len": context,
-        "max_context_length": context,
-        "max_output_tokens": max_output,
-    }
+def _plain(parts: Iterable[Part]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, Text))

@@ -10,34 +10,22 @@ happens to the engine later comes in band.
 
 from __future__ import annotations
 
-import logging
-import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
+from colibri.api import native
 from colibri.api.body import decode
 from colibri.api.follow import follow
-from colibri.api.openai import encode, schemas
+from colibri.api.openai import checks, encode, turns
 from colibri.api.openai.encode import ChatEncoder, TextEncoder
 from colibri.api.openai.schemas import ChatRequest, CompletionRequest
 from colibri.api.services import Services
+from colibri.engine.answer import Notice, Part
 from colibri.engine.protocol import Done, Tokens
-from colibri.errors import ClientGoneError, ColibriError, ContextLengthError, RequestError
-from colibri.models.served import ServedModel
+from colibri.errors import RequestError
 from colibri.scheduler import Generation, GenerationRequest
-from colibri.settings import Settings
-
-log = logging.getLogger(__name__)
-
-# Without a word from request, launch or model: sample from the model's own distribution.
-DEFAULT_TEMPERATURE = 1.0
-DEFAULT_TOP_P = 1.0
-# 0 is a legal top_p for clients and means the most probable token; the engine's range starts
-# above 0.
-_SMALLEST_TOP_P = 1e-6
-_SEED_MASK = (1 << 64) - 1
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,42 +37,64 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool
 
 
+def chat_input(body: bytes, services: Services) -> tuple[native.ChatInput, ChatRequest]:
+    """The chat request that a body holds, checked. Raises RequestError."""
+    request = decode(body, ChatRequest)
+    checks.check_chat(request)
+    native.check_cache_slot(request.cache_slot, services)
+    services.check_model(request.model)
+    tools, choice = checks.offered_tools(request)
+    thinking, effort, budget = checks.thinking(request)
+    messages = turns.chat_messages(request)
+    goes_on = checks.goes_on(request, messages, can_begin=not native.writes_before_text(services))
+    chat = native.ChatInput(
+        messages=messages,
+        tools=tools,
+        tool_choice=choice,
+        format=checks.json_format(request),
+        # Where the text has begun, there is nothing to think about before it.
+        thinking=thinking and not goes_on,
+        goes_on=goes_on,
+        effort=effort,
+        thinking_budget=budget,
+        sampling=_sampling(request, request.max_completion_tokens or request.max_tokens),
+    )
+    return chat, request
+
+
 def prepare_chat(body: bytes, services: Services) -> Prepared:
     """Checks and tokenises a chat request. Raises RequestError."""
-    request = decode(body, ChatRequest)
-    schemas.check_chat(request, services.settings.kv_slots)
-    messages = schemas.chat_messages(request)
-    if services.model.render is None:
-        raise RequestError(
-            "The model has no chat template; use /v1/completions.", code="chat_not_supported"
-        )
-    prompt = services.model.render(messages)
-    limit = request.max_completion_tokens
-    return _prepare(request, prompt, limit or request.max_tokens, services, ChatEncoder)
+    chat, request = chat_input(body, services)
+    return _prepared(request, native.prepare(chat, services), services, ChatEncoder)
 
 
 def prepare_completion(body: bytes, services: Services) -> Prepared:
     """Checks and tokenises a legacy completion request. Raises RequestError."""
     request = decode(body, CompletionRequest)
-    schemas.check_completion(request, services.settings.kv_slots)
-    prompt = _prompt_tokens(request.prompt, services.model)
-    return _prepare(request, prompt, request.max_tokens, services, TextEncoder)
+    checks.check_completion(request)
+    native.check_cache_slot(request.cache_slot, services)
+    services.check_model(request.model)
+    prompt = _prompt_tokens(request.prompt, services)
+    sampling = _sampling(request, request.max_tokens)
+    generation = native.generation(prompt, sampling, services, subject="prompt")
+    return _prepared(request, generation, services, TextEncoder)
 
 
-def _prompt_tokens(prompt: Any, model: ServedModel) -> list[int]:
+def _prompt_tokens(prompt: Any, services: Services) -> list[int]:
     """Tokens of a prompt given as text, as token ids, or as a list of one of these."""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        tokens = model.encode(prompt)
+        tokens = native.encode(prompt, services, subject="prompt")
     elif isinstance(prompt, list) and all(type(token) is int for token in prompt):
         tokens = prompt
-        if any(not 0 <= token < model.vocab for token in tokens):
+        vocab = services.model.vocab
+        if any(not 0 <= token < vocab for token in tokens):
             raise RequestError(
-                f"'prompt' holds a token id outside 0 to {model.vocab - 1}.", param="prompt"
+                f"'prompt' holds a token id outside 0 to {vocab - 1}.", param="prompt"
             )
     elif isinstance(prompt, list) and len(prompt) > 1:
-        raise schemas.refuse("prompt", "'prompt' may hold one prompt, not several.")
+        raise checks.refuse("prompt", "'prompt' may hold one prompt, not several.")
     else:
         raise RequestError("'prompt' must be a string or an array of token ids.", param="prompt")
     if not tokens:
@@ -92,93 +102,58 @@ def _prompt_tokens(prompt: Any, model: ServedModel) -> list[int]:
     return tokens
 
 
-def _prepare(
+def _sampling(request: ChatRequest | CompletionRequest, limit: int | None) -> native.Sampling:
+    return native.Sampling(
+        max_tokens=limit,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        seed=request.seed,
+        stops=checks.stop_list(request),
+        ignore_leading_stop=bool(request.x_colibri_ignore_leading_stop),
+        cache_slot=request.cache_slot,
+    )
+
+
+def _prepared(
     request: ChatRequest | CompletionRequest,
-    prompt: list[int],
-    limit: int | None,
+    generation: GenerationRequest,
     services: Services,
     encoder: type[ChatEncoder],
 ) -> Prepared:
-    model, settings = services.model, services.settings
-    context = services.context()
-    room = context - len(prompt)
-    if room < 1:
-        subject = "messages" if isinstance(request, ChatRequest) else "prompt"
-        raise ContextLengthError(
-            f"This model's maximum context length is {context} tokens. "
-            f"However, your {subject} resulted in {len(prompt)} tokens. "
-            f"Please reduce the length of the {subject}.",
-            param=subject,
-        )
-    temperature, top_p = _sampling(request, model, settings)
-    job = secrets.token_hex(12)
     options = request.stream_options
     return Prepared(
-        generation=GenerationRequest(
-            id=job,
-            prompt=prompt,
-            max_tokens=min(wish for wish in (limit, settings.max_tokens, room) if wish is not None),
-            temperature=temperature,
-            top_p=top_p,
-            seed=secrets.randbits(64) if request.seed is None else request.seed & _SEED_MASK,
-            stops=schemas.stop_list(request),
-            ignore_leading_stop=bool(request.x_colibri_ignore_leading_stop),
-            cache_slot=request.cache_slot,
-        ),
-        encoder=encoder(job, model.id),
+        generation=generation,
+        encoder=encoder(generation.id, services.model.id),
         stream=bool(request.stream),
         include_usage=bool(options and options.include_usage),
     )
 
 
-def _sampling(
-    request: ChatRequest | CompletionRequest, model: ServedModel, settings: Settings
-) -> tuple[float, float]:
-    """Temperature and top_p: request, else launch, else model, else built-in."""
-
-    def first(*values: float | None) -> float:
-        return next(value for value in values if value is not None)
-
-    temperature = first(
-        request.temperature, settings.temperature, model.temperature, DEFAULT_TEMPERATURE
-    )
-    top_p = first(request.top_p, settings.top_p, model.top_p, DEFAULT_TOP_P)
-    return temperature, max(top_p, _SMALLEST_TOP_P)
-
-
-def whole(prepared: Prepared, generation: Generation, gone: Callable[[], bool]) -> dict[str, Any]:
+def whole(prepared: Prepared, generation: Generation, gone: Callable[[], bool]) -> Any:
     """The answer in one piece. Raises what ends the generation early."""
-    texts: list[str] = []
+    parts: list[Part] = []
     for event in follow(generation, gone):
         if isinstance(event, Tokens):
-            texts += [part.text for part in event.parts]
+            parts += event.parts
         elif isinstance(event, Done):
-            if event.finish_reason == "cancelled":
-                raise ClientGoneError("the generation was cancelled.")
-            return prepared.encoder.whole("".join(texts), event)
+            return prepared.encoder.whole(parts, event)
     raise AssertionError("a followed generation ends with Done or an exception")
 
 
 def stream(prepared: Prepared, generation: Generation, gone: Callable[[], bool]) -> Iterator[bytes]:
     """The answer as server-sent events; the first one is ready at once."""
     encoder = prepared.encoder
-    try:
-        yield encode.sse(encoder.opening())
-        for event in follow(generation, gone):
-            if event is None:
-                yield encode.sse(encoder.heartbeat())
-            elif isinstance(event, Tokens):
-                yield encode.sse(encoder.text("".join(part.text for part in event.parts)))
-            else:
-                yield encode.sse(encoder.closing(event.finish_reason))
-                if prepared.include_usage:
-                    yield encode.sse(encoder.usage(event.usage))
-                yield encode.DONE
-    except ClientGoneError as error:
-        log.info("%s", error)
-    except ColibriError as error:
-        log.error("a stream ended early: %s", error)
-        yield encode.error_event(error)
-    finally:
-        # Also when nobody ever asked for the first event.
-        generation.close()
+    yield encode.sse(encoder.opening())
+    for event in follow(generation, gone):
+        if event is None:
+            yield encode.sse(encoder.heartbeat())
+        elif isinstance(event, Notice):
+            yield encode.sse(encoder.notice(event))
+        elif isinstance(event, Tokens):
+            for chunk in encoder.chunks(event.parts):
+                yield encode.sse(chunk)
+        else:
+            yield encode.sse(encoder.closing(event))
+            if prepared.include_usage:
+                yield encode.sse(encoder.usage(event))
+            yield encode.DONE

@@ -7,69 +7,83 @@ response type.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
-import msgspec
 from flask import Blueprint, Response, request
 
 from colibri.api.body import read
-from colibri.api.connection import client_gone
-from colibri.api.openai import encode, handler
+from colibri.api.describe import GENERATION, describe
+from colibri.api.openai import encode, handler, models
+from colibri.api.openai.answers import (
+    AnthropicModel,
+    AnthropicModelList,
+    ChatChunk,
+    ChatCompletion,
+    ModelBody,
+    ModelList,
+    TextCompletion,
+)
 from colibri.api.openai.handler import Prepared
+from colibri.api.openai.schemas import ChatRequest, CompletionRequest
+from colibri.api.replies import PREFIXES, generated, json_response
 from colibri.api.services import Services
-from colibri.errors import NotFoundError
-
-# A base URL with /v1 forgotten or given twice is the commonest set-up mistake; both work.
-PREFIXES = ("", "/v1", "/v1/v1")
-QUEUE_WAIT_HEADER = "x-colibri-queue-wait-ms"
-
-
-def json_response(data: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(data), status, content_type="application/json")
 
 
 def _generate(prepared: Prepared, services: Services) -> Response:
-    """Waits for the turn, then answers. Until then the status is open and may become 429."""
-    gone = client_gone(request.environ)
-    generation = services.scheduler.admit(prepared.generation, gone)
-    if prepared.stream:
-        events = handler.stream(prepared, generation, gone)
-        response = Response(events, content_type="text/event-stream; charset=utf-8")
-        # A generator that never started would not run its own clean-up.
-        response.call_on_close(generation.close)
-        response.headers["Cache-Control"] = "no-cache"
-        response.headers["X-Accel-Buffering"] = "no"
-    else:
-        response = json_response(handler.whole(prepared, generation, gone))
-    response.headers[QUEUE_WAIT_HEADER] = str(generation.queue_wait_ms)
-    return response
+    return generated(
+        prepared.generation,
+        services,
+        whole=functools.partial(handler.whole, prepared),
+        events=functools.partial(handler.stream, prepared) if prepared.stream else None,
+        failed=encode.error_event,
+    )
 
 
 def blueprint(services: Services) -> Blueprint:
     """The dialect's routes over these services."""
     routes = Blueprint("openai", __name__)
-    model = services.model
 
-    def model_object() -> dict[str, Any]:
-        context = services.known_context()
-        limits = [limit for limit in (context, services.settings.max_tokens) if limit is not None]
-        return encode.model_object(model.id, model.created, context, min(limits, default=None))
+    def anthropic() -> bool:
+        return "anthropic-version" in request.headers
 
+    @describe(
+        "The one model that is loaded; in Anthropic's shape with the header anthropic-version.",
+        answer=(ModelList, AnthropicModelList),
+        query={
+            "limit": {"type": "integer", "minimum": 1},
+            "after_id": {"type": "string"},
+            "before_id": {"type": "string"},
+        },
+    )
     def list_models() -> Response:
-        return json_response({"object": "list", "data": [model_object()]})
+        return json_response(models.listed(services, request.args, anthropic=anthropic()))
 
+    @describe(
+        "The one model, by whatever name; with --strict-model by its id only.",
+        answer=(ModelBody, AnthropicModel),
+    )
     def one_model(model_id: str) -> Response:
-        if model_id != model.id:
-            raise NotFoundError(
-                f"The model {model_id[:100]!r} does not exist; this server has {model.id!r}.",
-                param="model",
-                code="model_not_found",
-            )
-        return json_response(model_object())
+        return json_response(models.one(model_id, services, anthropic=anthropic()))
 
+    @describe(
+        "A chat answer, whole or as a stream.",
+        request=ChatRequest,
+        answer=ChatCompletion,
+        stream=ChatChunk,
+        end=encode.END,
+        errors=GENERATION,
+    )
     def chat_completions() -> Response:
         return _generate(handler.prepare_chat(read(request), services), services)
 
+    @describe(
+        "The continuation of a prompt, whole or as a stream.",
+        request=CompletionRequest,
+        answer=TextCompletion,
+        stream=TextCompletion,
+        end=encode.END,
+        errors=GENERATION,
+    )
     def completions() -> Response:
         return _generate(handler.prepare_completion(read(request), services), services)
 

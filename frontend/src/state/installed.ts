@@ -1,0 +1,66 @@
+/** The installed models and the work that is being done on them, as the server tells. */
+import { useQuery } from "@tanstack/react-query";
+import { useEffect, useRef } from "react";
+import { fitOf, type Installed, listInstalled, listTasks, type Task } from "@/api/installed";
+import { keys, queryClient } from "./queries";
+
+const BUSY_MS = 500;
+const IDLE_MS = 5000;
+
+export function useInstalled() {
+  return useQuery({
+    queryKey: keys.installed,
+    queryFn: ({ signal }) => listInstalled(signal),
+    refetchInterval: IDLE_MS * 3,
+  });
+}
+
+/** How a model fits. The server measures for a second, so it is kept for a while. */
+export function useFit(name: string, wanted: boolean) {
+  return useQuery({
+    queryKey: keys.fit(name),
+    queryFn: ({ signal }) => fitOf(name, signal),
+    enabled: wanted,
+    staleTime: 300_000,
+    refetchOnWindowFocus: false,
+  });
+}
+
+/** The last tasks, latest first; lists are renewed when one of them ends. */
+export function useTasks(): Task[] {
+  const { data } = useQuery({
+    queryKey: keys.tasks,
+    queryFn: ({ signal }) => listTasks(signal),
+    refetchInterval: ({ state }) =>
+      state.data?.tasks.some((task) => task.state === "running") ? BUSY_MS : IDLE_MS,
+  });
+  const tasks = data?.tasks ?? NONE;
+  const running = tasks.filter((task) => task.state === "running").length;
+  const before = useRef(running);
+  useEffect(() => {
+    if (running < before.current) modelsChanged();
+    before.current = running;
+  }, [running]);
+  return tasks;
+}
+
+const NONE: Task[] = [];
+
+export function tasksChanged(): void {
+  void queryClient.invalidateQueries({ queryKey: keys.tasks });
+}
+
+/** Something was loaded, unloaded or deleted. */
+export function modelsChanged(): void {
+  for (const key of [keys.installed, keys.fits, ["models"]])
+    void queryClient.invalidateQueries({ queryKey: key });
+}
+
+/** A model is gone: its card goes first, so that nothing asks the server about it again. */
+export function modelDeleted(name: string): void {
+  queryClient.setQueryData<Installed>(
+    keys.installed,
+    (data) => data && { ...data, models: data.models.filter((model) => model.name !== name) },
+  );
+  queryClient.removeQueries({ queryKey: keys.fit(name) });
+}

@@ -1,0 +1,1 @@
+"""Data, training and export of the starter model (`make starter`). Not part of the package."""

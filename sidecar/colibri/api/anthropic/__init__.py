@@ -1,0 +1,1 @@
+"""The Anthropic dialect: messages, and counting their tokens."""

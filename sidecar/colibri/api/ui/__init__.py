@@ -1,0 +1,1 @@
+"""What the dashboard is served with: its files, login, chats, live state, models."""

@@ -1,0 +1,1 @@
+"""Chats of the dashboard: store, search, files."""

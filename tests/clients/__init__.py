@@ -1,0 +1,1 @@
+"""Real clients against the real server, and requests of the shape that they send."""

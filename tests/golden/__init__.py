@@ -1,0 +1,1 @@
+"""Built-in chat templates against an independent implementation of the same formats."""

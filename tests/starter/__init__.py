@@ -1,0 +1,1 @@
+"""The starter model: data and rows, and the shipped weights."""

@@ -1,0 +1,1 @@
+"""Telemetry of the server: what is seen, how it travels."""
