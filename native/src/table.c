@@ -318,6 +318,9 @@ static int32_t copy_entries(clb_table *table, const colibri_tensor *tensors, int
         at += length + 1;
         entry->t = tensors[i];
         entry->t.name = NULL;
+        /* Without scales these two mean nothing; sums over all parts of an entry count on zero. */
+        if (entry->t.scale_file < 0)
+            entry->t.scale_offset = entry->t.scale_bytes = 0;
         int64_t slot;
         if (find_slot(table, entry->name, &slot))
             return clb_fail(error, COLIBRI_ERROR_FORMAT, "tensor %s appears twice", entry->name);

@@ -45,6 +45,20 @@ def test_opening_tells_the_bytes_that_it_has_read(tmp_path: Path) -> None:
             assert loading.look() == (everything, everything)
 
 
+def test_bytes_of_scales_that_are_not_there_do_not_count(tmp_path: Path) -> None:
+    paths, tensors = write(tmp_path)
+    everything = sum(tensor.bytes for tensor in tensors)
+    absurd = [
+        msgspec.structs.replace(tensor, scale_bytes=2**63 - 1, scale_offset=-1)
+        for tensor in tensors
+        if tensor.scale_file < 0
+    ]
+    assert len(absurd) == len(tensors)
+    loading = Loading()
+    with Engine(paths, GEOMETRY, absurd, OPTIONS, loading=loading):
+        assert loading.look() == (everything, everything)
+
+
 def test_an_opening_that_is_refused_tells_nothing(tmp_path: Path) -> None:
     paths, tensors = write(tmp_path)
     loading = Loading()
