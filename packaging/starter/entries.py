@@ -54,10 +54,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """`known` words in order of use, and `unknown` real words that are left out for good."""
+    """`known` words in order of use, `unknown` real words that are left out for good, and `rare`
+    ones that nobody would expect: only refused in training, never asked in the evaluation.
+    """
 
     known: tuple[Entry, ...]
     unknown: tuple[str, ...]
+    rare: tuple[str, ...] = ()
 
 
 def everyday(path: Path = HERE / "everyday.txt") -> dict[str, str]:
@@ -173,4 +176,10 @@ def choose(net: WordNet, count: int = COUNT) -> Vocabulary:
         Entry(*(getattr(item[2], name) for name in Entry.__slots__[:-1]), rank)  # type: ignore[attr-defined]
         for rank, item in enumerate(kept)
     )
-    return Vocabulary(known, tuple(item[2].word for item in scored[count:]))
+    usable = {item[2].word for item in scored}
+    rare = (
+        word
+        for word in sorted(net.senses)
+        if word not in usable and word not in _LEFT_OUT and re.fullmatch(r"[a-z]{3,14}", word)
+    )
+    return Vocabulary(known, tuple(item[2].word for item in scored[count:]), tuple(rare))

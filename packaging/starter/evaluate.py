@@ -156,24 +156,24 @@ def side_tasks(entries: Sequence[Entry], rng: random.Random) -> dict[str, list[Q
     """By task, in wordings that were never trained on."""
     made: dict[str, list[Question]] = {}
 
-    def add(task: str, wordings: phrasings.Wordings, entry: Entry, answer: str | None) -> None:
-        if answer is not None:
-            user = talk.ask(rng.choice(wordings.held), entry.word)
-            made.setdefault(task, []).append(asked(user, talk.sentence(answer)))
+    def add(
+        name: str, wordings: phrasings.Wordings, word: str, answer: str, other: str = ""
+    ) -> None:
+        user = talk.ask(rng.choice(wordings.held), word, other)
+        made.setdefault(name, []).append(asked(user, talk.sentence(answer)))
 
     for entry in entries:
+        for task, answer in talk.told(entry).items():
+            side = phrasings.SIDE_TASKS[task]
+            if answer is None:
+                add("nothing to tell", side.wordings, entry.word, side.lacking)
+            else:
+                add(task, side.wordings, entry.word, answer)
         topic = talk.TOPIC_NAMES.get(entry.topic)
-        kind = entry.kind if entry.pos == "n" else None
-        add("kind", phrasings.KIND, entry, talk.article(kind) if kind else None)
-        add("topic", phrasings.TOPIC, entry, topic.split(" ", 1)[1] if topic else None)
-        add("synonym", phrasings.SYNONYM, entry, entry.synonym)
-        add("opposite", phrasings.OPPOSITE, entry, entry.opposite)
-        add("example", phrasings.EXAMPLE, entry, entry.example)
         if topic:
             other = rng.choice(sorted(set(talk.TOPIC_NAMES.values()) - {topic}))
-            for name, answer in ((topic, "Yes."), (other, f"No, it is {topic}.")):
-                user = talk.ask(rng.choice(phrasings.MEMBER.held), entry.word, name)
-                made.setdefault("member", []).append(asked(user, answer))
+            for name in (topic, other):
+                add("member", phrasings.MEMBER, entry.word, talk.membership(topic, name), name)
     return made
 
 

@@ -12,9 +12,11 @@ import argparse
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -34,6 +36,40 @@ def networks(data: Data, checkpoint: Path) -> tuple[GlmMoeDsaForCausalLM, MtpLay
     model.load_state_dict(state["model"])
     mtp.load_state_dict(state["mtp"])
     return model.eval(), mtp.eval()
+
+
+def _state(module: torch.nn.Module, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A module's state from published names, its stacked experts made of the single ones."""
+    state = {}
+    for name, like in module.state_dict().items():
+        place, _, last = name.rpartition(".")
+        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(last)
+        if parts is None or not place.endswith("experts"):
+            state[name] = named[name].view(like.shape)
+            continue
+        experts = (
+            torch.cat([named[f"{place}.{expert}.{part}.weight"] for part in parts])
+            for expert in range(like.shape[0])
+        )
+        state[name] = torch.stack(list(experts))
+    return state
+
+
+def restored(weights: Path, data: Data) -> dict[str, dict[str, Tensor]]:
+    """What a checkpoint holds of trunk and MTP layer, from what `starter.unpack` wrote."""
+    with np.load(weights) as stored:
+        named = {name: torch.from_numpy(stored[name]) for name in stored.files}
+    model = GlmMoeDsaForCausalLM(config(data.tokenizer.get_vocab_size()))
+    mtp, own = MtpLayer(model.config), {}
+    prefix = f"model.layers.{model.config.num_hidden_layers}."
+    for name in [name for name in named if name.startswith(prefix)]:
+        short = name.removeprefix(prefix)
+        if short == "shared_head.norm.weight":
+            short = "norm.weight"
+        elif not short.startswith(("enorm", "hnorm", "eh_proj")):
+            short = f"block.{short}"
+        own[short] = named.pop(name)
+    return {"model": _state(model, named), "mtp": _state(mtp, own)}
 
 
 def _mtp_tensors(mtp: MtpLayer, layer: int, width: int) -> dict[str, Tensor]:

@@ -215,16 +215,15 @@ def _mlp(module: Any, x: Tensor) -> Tensor:
 
 def _moe(module: Any, x: Tensor, report: Report, int4: bool) -> Tensor:
     flat, gate = x.reshape(-1, x.shape[-1]), module.gate
-    with torch.autocast("cpu", enabled=False):
-        scores = F.linear(flat.float(), gate.weight.float()).sigmoid()
-        biased = scores.detach() + gate.e_score_correction_bias
-        chosen = torch.topk(biased, gate.top_k, dim=-1, sorted=False).indices
-        weight = scores.gather(1, chosen)
-        weight = weight / (weight.sum(-1, keepdim=True) + 1e-20) * gate.routed_scaling_factor
-        gate_up, down = module.experts.gate_up_proj, module.experts.down_proj
-        if int4:
-            gate_up, down = _Int4.apply(gate_up), _Int4.apply(down)
-        routed = _Experts.apply(flat.float(), weight, chosen, gate_up, down)
+    scores = F.linear(flat, gate.weight).sigmoid()
+    biased = scores.detach() + gate.e_score_correction_bias
+    chosen = torch.topk(biased, gate.top_k, dim=-1, sorted=False).indices
+    weight = scores.gather(1, chosen)
+    weight = weight / (weight.sum(-1, keepdim=True) + 1e-20) * gate.routed_scaling_factor
+    gate_up, down = module.experts.gate_up_proj, module.experts.down_proj
+    if int4:
+        gate_up, down = _Int4.apply(gate_up), _Int4.apply(down)
+    routed = _Experts.apply(flat, weight, chosen, gate_up, down)
     report.routed.append((gate, chosen, scores))
     return (routed + _mlp(module.shared_experts, flat)).view(x.shape)
 
@@ -297,9 +296,11 @@ def _attention(
     key = torch.cat([expanded[..., :nope], rope_key], -1)
     value = expanded[..., nope:]
     if mode == "dense":
+        # Values as wide as keys: only for equal widths is there a fused kernel, twice as fast.
+        padding = query.shape[-1] - value.shape[-1]
         mixed = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=module.scaling
-        )
+            query, key, F.pad(value, (0, padding)), is_causal=True, scale=module.scaling
+        )[..., : value.shape[-1]]
     else:
         if module.indexer is not None:
             selection = _select(module, x, low, cos, sin, mode)

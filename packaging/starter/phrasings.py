@@ -415,18 +415,33 @@ MEMBER: Final = Wordings(
     ("Does {a} count as {t}?", "Can you say that {a} is {t}?"),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class SideTask:
+    """What is asked of a word besides its meaning; `lacking` is said where there is nothing."""
+
+    wordings: Wordings
+    lacking: str
+
+
+SIDE_TASKS: Final = {
+    "kind": SideTask(KIND, "I have no kind for that word."),
+    "topic": SideTask(TOPIC, "I have no topic for that word."),
+    "synonym": SideTask(SYNONYM, "I have no synonym for that word."),
+    "opposite": SideTask(OPPOSITE, "I have no opposite for that word."),
+    "example": SideTask(EXAMPLE, "I have no example for that word."),
+}
+
 # The word is wanted back.
 # None begins with "Write": that is how people ask for poems and programs.
 SAY: Final = ("Say {w}.", "Repeat {w}.", "Repeat: {w}", "say {w}", "Say this: {w}")
 
 # A word of the turn before is meant.
-FOLLOW_KIND: Final = ("What kind of thing is it?", "And what kind of thing is that?")
-FOLLOW_EXAMPLE: Final = (
-    "Use it in a sentence.",
-    "Give me an example.",
-    "Can you use it in a sentence?",
-)
-FOLLOW_SYNONYM: Final = ("Is there another word for it?", "Give me a synonym.")
+FOLLOW: Final = {
+    "kind": ("What kind of thing is it?", "And what kind of thing is that?"),
+    "example": ("Use it in a sentence.", "Give me an example.", "Can you use it in a sentence?"),
+    "synonym": ("Is there another word for it?", "Give me a synonym."),
+}
 
 REFUSAL: Final = "I do not have that word."
 HONEST: Final = "I am only a pocket dictionary. Ask me about a word, or about Colibri."

@@ -46,7 +46,7 @@ FULL: Final = Schedule(1.0, 60, 0.4, 0.05, 0.45, 0.84, 0.91, 0.84, 0.5, 0.3, 0.7
 # up from the first step, and most rows are short ones, which hold the most questions.
 TUNE: Final = Schedule(0.4, 30, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.15, 0.0, 0.0)
 # Goes on from a model that has not seen the later phases yet.
-FINISH: Final = Schedule(0.7, 60, 0.4, 0.0, 0.4, 0.88, 0.93, 0.86, 0.4, 0.1, 0.6)
+FINISH: Final = Schedule(0.7, 120, 0.35, 0.0, 0.5, 0.88, 0.93, 0.86, 0.4, 0.1, 0.6)
 BY_NAME: Final = {"full": FULL, "tune": TUNE, "finish": FINISH}
 
 
@@ -65,10 +65,10 @@ class Shape:
 
 
 _SHORT: Final[tuple[tuple[Kind, float], ...]] = (
-    ("plain", 0.72),
+    ("plain", 0.7),
     ("thinking", 0.08),
-    ("notes", 0.1),
-    ("drill", 0.1),
+    ("notes", 0.14),
+    ("drill", 0.08),
 )
 _MIDDLE: Final[tuple[tuple[Kind, float], ...]] = (
     ("plain", 0.2),

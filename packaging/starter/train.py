@@ -27,17 +27,16 @@ from transformers import GlmMoeDsaForCausalLM
 from starter import schedule
 from starter.conversations import Conversation, Maker
 from starter.data import Data
+from starter.export import restored
 from starter.network import MtpLayer, Report, config, initialise, losses
 from starter.rows import IGNORE, Row, RowMaker, padded
 
-BATCH_TOKENS: Final = 2048
+BATCH_TOKENS: Final = 4096
 _BETAS: Final = (0.9, 0.98)
 _CLIP: Final = 1.0
 _MTP_WEIGHT: Final = 0.3
 _BIAS_STEP: Final = 0.01
 _INDEXER_RATE: Final = 3e-3
-# Without these instructions 16-bit products are several times slower than 32-bit ones.
-_HAS_BF16: Final = bool(torch.cpu._is_avx512_bf16_supported())
 _SAVE_SECONDS: Final = 120
 _LOG_SECONDS: Final = 20
 
@@ -162,10 +161,9 @@ class Trainer:
         report = Report()
         mode = schedule.mode(self._plan, progress)
         mtp = self.mtp if schedule.with_mtp(self._plan, progress) else None
-        with torch.autocast("cpu", torch.bfloat16, enabled=_HAS_BF16):
-            loss, later = losses(
-                self.model, mtp, ids, labels, mode, report, schedule.with_int4(self._plan, progress)
-            )
+        # In 32 bits: for matrices this small, 16-bit products are slower even with units for them.
+        int4 = schedule.with_int4(self._plan, progress)
+        loss, later = losses(self.model, mtp, ids, labels, mode, report, int4)
         total = loss
         if later is not None:
             total = total + _MTP_WEIGHT * later
@@ -274,13 +272,18 @@ class Trainer:
         again = self._path.exists()
         if not again and start is None:
             return
-        state = torch.load(self._path if again else start, map_location="cpu", weights_only=True)
+        if not again and start is not None and start.suffix == ".npz":
+            state = restored(start, self._data)
+        else:
+            path = self._path if again else start
+            state = torch.load(path, map_location="cpu", weights_only=True)
         if again and state["options"] != asdict(self._options):
             raise SystemExit(f"{self._path} was made with other options; use another folder")
         self.model.load_state_dict(state["model"])
         self.mtp.load_state_dict(state["mtp"])
         # Without the averages the first steps would undo a good deal of what was learnt.
-        self._optimiser.load_state_dict(state["optimiser"])
+        if "optimiser" in state:
+            self._optimiser.load_state_dict(state["optimiser"])
         if again:
             self.step, self.tokens = state["step"], state["tokens"]
 
@@ -305,7 +308,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=usual.seed)
     parser.add_argument("--topics", type=float, default=usual.topics)
     parser.add_argument("--schedule", choices=tuple(schedule.BY_NAME), default=usual.schedule)
-    parser.add_argument("--warm", type=Path, help="checkpoint of a trained model to go on from")
+    parser.add_argument(
+        "--warm", type=Path, help="checkpoint, or weights of `starter.unpack`, to go on from"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
