@@ -25,7 +25,8 @@ class Schedule:
     2,048) from `long_from` on. `drills_until` is how long half of the
     short rows are drills of repeating words and of recalling notes: without them, copying what
     stands further up, which calls and notes need, was not learnt at all. From `int4_from` on the
-    experts are rounded as they are shipped, so that rounding costs no answers.
+    experts are rounded as they are shipped, so that rounding costs no answers. `batch` is how many
+    tokens a step has: twice as many cost less each, but the lookup formed in the smaller steps.
     """
 
     peak: float
@@ -39,14 +40,15 @@ class Schedule:
     long: float
     drills_until: float
     int4_from: float
+    batch: int
 
 
-FULL: Final = Schedule(1.0, 60, 0.4, 0.05, 0.45, 0.84, 0.91, 0.84, 0.5, 0.3, 0.7)
+FULL: Final = Schedule(1.0, 60, 0.4, 0.05, 0.45, 0.84, 0.91, 0.84, 0.5, 0.3, 0.7, 2048)
 # Goes on from a finished model with changed words, facts or wordings: drafts and selection are kept
 # up from the first step, and most rows are short ones, which hold the most questions.
-TUNE: Final = Schedule(0.4, 30, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.15, 0.0, 0.0)
+TUNE: Final = Schedule(0.4, 30, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.15, 0.0, 0.0, 4096)
 # Goes on from a model that has not seen the later phases yet.
-FINISH: Final = Schedule(0.7, 120, 0.35, 0.0, 0.5, 0.88, 0.93, 0.86, 0.4, 0.1, 0.6)
+FINISH: Final = Schedule(0.7, 120, 0.35, 0.0, 0.5, 0.88, 0.93, 0.86, 0.4, 0.1, 0.6, 4096)
 BY_NAME: Final = {"full": FULL, "tune": TUNE, "finish": FINISH}
 
 

@@ -31,7 +31,6 @@ from starter.export import restored
 from starter.network import MtpLayer, Report, config, initialise, losses
 from starter.rows import IGNORE, Row, RowMaker, padded
 
-BATCH_TOKENS: Final = 4096
 _BETAS: Final = (0.9, 0.98)
 _CLIP: Final = 1.0
 _MTP_WEIGHT: Final = 0.3
@@ -67,7 +66,7 @@ class Feeder:
         shape = schedule.shape(self._plan, progress, random.Random(f"{self._seed}/{step}"))
         own = random.Random(f"{self._seed}/{step}/{self._rank}")
         maker = Maker(self._data.vocabulary, self._data.facts, own.getrandbits(48))
-        count = max(1, BATCH_TOKENS // self._world // shape.length)
+        count = max(1, self._plan.batch // self._world // shape.length)
         rows: list[Row] = []
         while len(rows) < count:
             conversation = self._conversation(maker, shape.kind(own), shape.length, shape.band, own)
