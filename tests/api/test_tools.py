@@ -604,4 +604,6 @@ def test_R008_R009_models_have_both_dialects_shapes_and_every_name_of_the_contex
     one = server.get(f"/v1/models/{model['id']}", headers=headers).json()
     assert one == listed["data"][0]
     assert server.get(f"/v1/models?after_id={model['id']}", headers=headers).json()["data"] == []
-    assert server.get("/v1/models?limit=x").status_code == 400
+    assert server.get(f"/v1/models?limit={'9' * 5000}").json()["data"] == [model]
+    for bad in ("x", "0", "00", "-1", "²"):
+        assert server.get(f"/v1/models?limit={bad}").status_code == 400

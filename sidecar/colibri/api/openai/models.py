@@ -80,7 +80,8 @@ def listed(
 ) -> ModelList | AnthropicModelList:
     """All models, which is the one; the query may page through them. Raises RequestError."""
     limit = query.get("limit", "1")
-    if not limit.isdecimal() or int(limit) < 1:
+    # Never made a number: it may have any length.
+    if not (limit.isascii() and limit.isdecimal() and limit.strip("0")):
         raise RequestError("'limit' must be a number of models, at least 1.", param="limit")
     model = services.current_model()
     if not anthropic:
