@@ -5,6 +5,7 @@ Covers R010, R012, R072, R132.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -14,9 +15,14 @@ import pytest
 from flask.testing import FlaskClient
 from hypothesis import strategies as st
 
+from colibri.api.anthropic import handler as messages
 from colibri.api.app import create_app
+from colibri.api.openai import handler as chat
 from colibri.api.openai.schemas import ChatRequest, CompletionRequest
-from tests.support.fakeserver import FakeServer, chat_body
+from colibri.engine.protocol import Submit, read_frame, write_frame
+from colibri.scheduler.generation import request_command
+from colibri.text.arguments import Tools
+from tests.support.fakeserver import FakeServer, chat_body, chat_model
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 ANY_JSON = st.recursive(
@@ -41,11 +47,16 @@ EXAMPLES = hypothesis.settings(max_examples=150)
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[FlaskClient]:
-    server = FakeServer()
-    server.start()
-    yield create_app(server.services).test_client()
-    server.stop()
+def server() -> Iterator[FakeServer]:
+    made = FakeServer()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def client(server: FakeServer) -> FlaskClient:
+    return create_app(server.services).test_client()
 
 
 def check(client: FlaskClient, path: str, body: Any) -> None:
@@ -83,3 +94,54 @@ def test_any_conversation(client: FlaskClient, messages: list[Any]) -> None:
 @hypothesis.given(body=ANY_JSON)
 def test_any_body(client: FlaskClient, body: Any) -> None:
     check(client, "/v1/chat/completions", body)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [10**30, -(10**30), 10**500, 2**64 - 1, -(2**63), 7],
+    ids=lambda number: str(number)[:8],
+)
+@pytest.mark.parametrize("dialect", [chat.prepare_chat, messages.prepare], ids=["chat", "messages"])
+def test_a_tool_may_bound_its_numbers_as_it_likes(
+    server: FakeServer, dialect: Any, number: int
+) -> None:
+    """JSON has whole numbers of any size; what goes to the engine's process has 64 bits."""
+    schema = {"type": "object", "properties": {"a": {"enum": [number]}, "b": {"maximum": number}}}
+    tool = {"name": "f", "input_schema": schema, "parameters": schema}
+    data = json.dumps({**chat_body(), "tools": [tool]}).encode()
+    stream = io.BytesIO()
+    write_frame(stream, request_command(dialect(data, server.services).generation))
+    stream.seek(0)
+    sent = Tools(read_frame(stream, Submit).answer.tools)
+    assert sent.value_type("f", "a").types == frozenset({"integer"})
+    if -(2**63) <= number < 2**64:
+        assert sent.schema("f") == schema
+
+
+def test_what_is_nested_deeply_is_answered_or_refused() -> None:
+    """Also between what can be read and what can be written, in a model whose template knows
+    nothing of tools: the tools, and the arguments of calls, become text there.
+    """
+    server = FakeServer(model=chat_model("hermes"), context=100_000)
+    server.start()
+    try:
+        client = create_app(server.services).test_client()
+        statuses = set()
+        for depth in range(850, 1000, 5):
+            function = '{"name": "f", "parameters": DEEP, "arguments": DEEP}'
+            function = function.replace("DEEP", '{"a": ' * depth + "1" + "}" * depth)
+            user = '{"role": "user", "content": "hi"}'
+            calls = f'{{"role": "assistant", "tool_calls": [{{"function": {function}}}]}}'
+            for fields in (
+                f'"messages": [{user}], "tools": [{{"function": {function}}}]',
+                f'"messages": [{user}, {calls}]',
+            ):
+                response = client.post(
+                    "/v1/chat/completions",
+                    data=f'{{"max_tokens": 1, {fields}}}',
+                    content_type="application/json",
+                )
+                statuses.add(response.status_code)
+    finally:
+        server.stop()
+    assert statuses == {200, 400}

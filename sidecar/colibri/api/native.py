@@ -9,6 +9,7 @@ dialect with other names translates.
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,7 @@ DEFAULT_TOP_P = 1.0
 _SMALLEST_TOP_P = 1e-6
 _SEED_MASK = (1 << 64) - 1
 _MAX_BUDGET = (1 << 31) - 1
+_LEAST_ON_WIRE, _MOST_ON_WIRE = -(1 << 63), (1 << 64) - 1
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,13 +195,24 @@ def prepare(chat: ChatInput, services: Services) -> GenerationRequest:
         watch=Recorder(prompt.tokens, services.loaded.answers) if tools else None,
         answer=AnswerForm(
             parse=True,
-            tools=tuple(tools),
+            tools=_sendable(tools),
             reasoning=prompt.reasoning,
             reasoning_budget=_budget(chat.thinking_budget),
             grammar=demanded,
             one_call=not chat.tool_choice.parallel,
         ),
     )
+
+
+def _sendable(tools: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """The tools with whole numbers that the wire takes: JSON has them of any size, as bounds of
+    big integers do. The worker reads types in them, and a number's type does not change.
+    """
+    return tuple(json.loads(json.dumps(tools), parse_int=_within_the_wire))
+
+
+def _within_the_wire(digits: str) -> int:
+    return max(_LEAST_ON_WIRE, min(int(digits), _MOST_ON_WIRE))
 
 
 def _budget(wanted: int | None) -> int | None:

@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from colibri.errors import RequestError
 from colibri.text.arguments import parse_json
 from colibri.text.volatile import stable_message
 
@@ -77,7 +78,10 @@ def prepare(
     *,
     template_takes_tools: bool,
 ) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
-    """(messages, tools) for `ChatTemplate.render`. No message vanishes."""
+    """(messages, tools) for `ChatTemplate.render`. No message vanishes.
+
+    RequestError for what is nested too deeply to be written.
+    """
     # Here and not only in the template: tools may come to stand before a billing line.
     shaped = [_shaped(stable_message(message)) for message in named(messages)]
     if template_takes_tools:
@@ -146,7 +150,12 @@ def named(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise RequestError(
+            "A tool, or the arguments of a call, are nested too deeply.", param="messages"
+        ) from None
 
 
 def _text(content: Any) -> str:
