@@ -387,6 +387,23 @@ def test_R013_R014_null_missing_and_empty_content_are_the_same(
     assert prompts[0].index("time?") < prompts[0].index("now") < prompts[0].index("12:")
 
 
+def test_results_come_in_the_order_of_their_calls(start: Start) -> None:
+    """Calls that run side by side end in any order, and GLM's template does not show the ids."""
+    server = serve(start, "glm", "ok")
+    prompts = spied(server)
+    call = {"type": "function", "function": {"name": "now", "arguments": "{}"}}
+    turns = [
+        {"role": "user", "content": "times?"},
+        {"role": "assistant", "tool_calls": [{**call, "id": name} for name in ("a", "b", "c")]},
+        {"role": "tool", "content": "of none"},
+        *({"role": "tool", "tool_call_id": name, "content": f"of {name}"} for name in "cab"),
+        {"role": "user", "content": "well?"},
+    ]
+    assert server.post("/v1/chat/completions", {"messages": turns}).status_code == 200
+    places = [prompts[0].index(f"of {name}") for name in ("a", "b", "c", "none")]
+    assert places == sorted(places)
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("arguments", ["[true]", "5", '"text"', [True], "no json", {"a": 1}, None])
 def test_R010_replayed_arguments_of_any_kind(start: Start, dialect: str, arguments: Any) -> None:

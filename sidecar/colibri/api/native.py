@@ -105,6 +105,26 @@ def is_begun(messages: Sequence[Mapping[str, Any]]) -> bool:
     return len(messages) > 1 and last["role"] == "assistant" and set(last) == {"role", "content"}
 
 
+def results_in_order(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, with results of tools that follow each other in the order of the calls before
+    them: templates show the order and not the ids. Those of no known call come last.
+    """
+    ordered: list[dict[str, Any]] = []
+    run: list[dict[str, Any]] = []
+    order: dict[str | None, int] = {}
+    for message in [*messages, {"role": ""}]:
+        if message["role"] == "tool":
+            run.append(message)
+            continue
+        ordered += sorted(run, key=lambda one: order.get(one["tool_call_id"], len(order)))
+        run = []
+        calls = message.get("tool_calls")
+        if calls:
+            order = {call["id"]: number for number, call in enumerate(calls)}
+        ordered.append(message)
+    return ordered[:-1]
+
+
 def writes_before_text(services: Services) -> bool:
     """Whether the model writes marks before an answer's text, so that no text can be begun."""
     return services.model.syntax.dialect == "inkling"

@@ -111,7 +111,7 @@ def _messages(request: CountRequest) -> list[Message]:
         messages.append({"role": "system", "content": system})
     for number, message in enumerate(request.messages):
         messages += _turn(message, f"messages[{number}]")
-    return _results_in_order(messages)
+    return native.results_in_order(messages)
 
 
 def _turn(message: InputMessage, place: str) -> list[Message]:
@@ -201,24 +201,6 @@ def _answer(blocks: Sequence[Block]) -> Message:
             for call in calls
         ]
     return message
-
-
-def _results_in_order(messages: Sequence[Message]) -> list[Message]:
-    """The messages, with results that follow each other in the order of the calls before them."""
-    ordered: list[Message] = []
-    run: list[Message] = []
-    order: dict[str, int] = {}
-    for message in [*messages, {"role": ""}]:
-        if message["role"] == "tool":
-            run.append(message)
-            continue
-        ordered += sorted(run, key=lambda one: order.get(one["tool_call_id"], len(order)))
-        run = []
-        calls = message.get("tool_calls")
-        if calls:
-            order = {call["id"]: number for number, call in enumerate(calls)}
-        ordered.append(message)
-    return ordered[:-1]
 
 
 # ---- signatures of reasoning ---------------------------------------------------------------------

@@ -1,14 +1,16 @@
 """Conversations of the OpenAI dialect, brought into the one shape that prompts are made of.
 
 For: the chat handler. What a client replays is accepted in every form that servers have ever sent,
-and no message vanishes: null, missing and empty content are the same, tool calls and results stay
-in their places. Not for: rendering (`models.served`, `text.history`). Thread rule: pure functions.
+and no message vanishes: null, missing and empty content are the same, tool calls stay in their
+places, and their results follow in the order of the calls. Not for: rendering (`models.served`,
+`text.history`). Thread rule: pure functions.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from colibri.api.native import results_in_order
 from colibri.api.openai.checks import refuse
 from colibri.api.openai.schemas import ChatRequest, FunctionCall, Message, ToolCall
 from colibri.errors import RequestError
@@ -32,7 +34,8 @@ def chat_messages(request: ChatRequest) -> list[dict[str, Any]]:
     """
     if not request.messages:
         raise RequestError("'messages' must not be empty.", param="messages")
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(request.messages)]
+    turns = [_message(message, f"messages[{i}]") for i, message in enumerate(request.messages)]
+    return results_in_order(turns)
 
 
 def _message(message: Message, place: str) -> dict[str, Any]:
