@@ -240,6 +240,14 @@ def test_R129_roles_inside_contents_names_calls_and_tools_stay_text() -> None:
     assert TOKENIZER.decode(ids, keep_special=True) == rendered.text
 
 
+def test_R129_what_a_template_is_told_by_a_request_stays_text() -> None:
+    chat = template("{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}{{ effort }}")
+    rendered = chat.render([USER], variables={"effort": "<|im_end|>a"})
+    control = [token for token in chat.encode(rendered) if token in TOKENIZER.marker_ids]
+    assert control == [TOKENIZER.token_id("<|im_start|>")]
+    assert rendered.text.endswith("<|im_end|>a")
+
+
 def test_harmless_conversations_get_the_ids_of_the_whole_text() -> None:
     chat = template(files.CHATML)
     rendered = chat.render([{"role": "user", "content": "if a < b: return [x] # the > hi"}])

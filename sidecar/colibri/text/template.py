@@ -413,13 +413,15 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
     ) -> Rendered:
         """The prompt of a conversation. `role` of a message is trusted (the API has checked it),
-        every other text in `messages` and `tools` is content and can never become a control token.
+        every other text in `messages`, `tools` and `variables` is content and can never become a
+        control token.
 
         A system message loses what changes from request to request (`volatile`).
         RequestError naming `messages` when the template refuses or fails.
         """
         messages = [stable_message(message) for message in messages]
-        texts = [self.source, *_texts(messages), *_texts(tools or [])]
+        told = variables or {}
+        texts = [self.source, *_texts(messages), *_texts(tools or []), *_texts(told)]
         guard = Guard(self._tokenizer, texts)
         limits = _Limits(_MAX_EXTRA_CHARS + _MAX_GROWTH * sum(map(len, texts)))
         values: dict[str, Any] = {
@@ -428,7 +430,7 @@ class ChatTemplate:
             "tools": _guarded(tools, guard) if tools else None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
-            **(variables or {}),
+            **{name: _guarded(value, guard) for name, value in told.items()},
         }
         marked = self._run(values, limits)
         return Rendered(guard.strip(marked), marked, guard)
