@@ -5,6 +5,7 @@ Covers R077, R078, R120, R121, R122, R124, R125, R126, R128.
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 
@@ -123,6 +124,17 @@ def test_content_type_parameters_are_fine(server: FakeServer) -> None:
     headers = {"Content-Type": "application/json; charset=utf-8"}
     content = json.dumps(chat_body()).encode()
     assert server.post("/v1/chat/completions", content=content, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_a_compressed_body_is_refused_as_what_it_is(server: FakeServer, path: str) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    content = json.dumps(chat_body()).encode()
+    refused = server.post(path, content=gzip.compress(content), headers=headers)
+    assert refused.status_code == 415
+    assert "content encoding 'gzip'" in refused.json()["error"]["message"]
+    headers["Content-Encoding"] = "identity"
+    assert server.post(path, content=content, headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("origin", [VITE, "tauri://localhost", "http://tauri.localhost"])

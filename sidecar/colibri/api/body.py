@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from flask import Request
 
-from colibri.errors import BodyTooLargeError, RequestError
+from colibri.errors import BodyTooLargeError, MediaTypeError, RequestError
 
 T = TypeVar("T")
 
@@ -39,10 +39,16 @@ def _describe(kinds: str) -> str:
 
 
 def read(request: Request) -> bytes:
-    """The whole body, once. Raises BodyTooLargeError."""
+    """The whole body, once. Raises BodyTooLargeError, MediaTypeError."""
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise BodyTooLargeError(
             f"The request body is larger than the {MAX_BODY_BYTES >> 20} MB the server accepts."
+        )
+    coding = request.headers.get("Content-Encoding", "")
+    if coding.strip().lower() not in ("", "identity"):
+        raise MediaTypeError(
+            f"The body has the content encoding {coding[:40]!r}.",
+            hint="Send it as it is, without Content-Encoding.",
         )
     return request.get_data(cache=False)
 

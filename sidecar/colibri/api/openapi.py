@@ -34,7 +34,7 @@ EVERYWHERE = {
     408: "The request did not arrive in time.",
     413: "The body is too large.",
     414: "The address is too long.",
-    415: "The body is not declared as JSON.",
+    415: "The body is not declared as JSON, or is compressed.",
     417: "An expectation cannot be met.",
     431: "The headers are too large.",
     500: "The engine or the server failed; the message has the cause.",
