@@ -593,6 +593,8 @@ def test_models_are_compared_only_when_told_to(start: Start) -> None:
         assert response.status_code == 404
         assert response.json()["error"]["code"] == "model_not_found"
         assert server.post("/v1/completions", {"prompt": "x", "model": name}).status_code == 404
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            assert server.post(path, chat_body(model=name)).status_code == 404
     assert server.chat().status_code == 200
     assert server.get("/v1/models/other").status_code == 404
     assert server.get(f"/v1/models/{MODEL_ID}").status_code == 200

@@ -68,6 +68,7 @@ def count(data: bytes, services: Services) -> CountObject:
     Raises RequestError.
     """
     request = schemas.decode(data, CountRequest)
+    services.check_model(request.model)
     prompt, _ = native.render(convert.chat_input(request), services)
     return CountObject(len(prompt.tokens))
 
