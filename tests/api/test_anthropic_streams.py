@@ -5,9 +5,11 @@ Covers R034, R045, R050, R093.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -52,6 +54,29 @@ def test_R093_a_client_that_leaves_ends_its_request(start: Start, stream: bool) 
     left = time.monotonic()
     server.wait_for(active=0, cancelled=1)
     assert time.monotonic() - left < 10
+
+
+@pytest.mark.parametrize("path", [PATH, "/v1/chat/completions", "/v1/completions"])
+def test_a_line_of_a_stream_is_one_to_clients_that_know_more_ends_of_lines(
+    server: FakeServer, path: str
+) -> None:
+    """Some split a stream at whatever Unicode calls the end of a line."""
+    text = "a\u2028b\u2029c\u0085d\u2027e\r\n\x0b\x0c\x1c\x1d\x1ef"
+    server.backend.enqueue(Script(pieces=(text,)))
+    body = {"prompt": "hi"} if path == "/v1/completions" else messages_body()
+    answer = server.post(path, {**body, "stream": True}).text
+    data = [line[6:] for line in answer.splitlines() if line.startswith("data: {")]
+    assert text in str.join("", map(_text_of_event, map(json.loads, data)))
+    assert len(data) == answer.count("data: {")
+
+
+def _text_of_event(event: dict[str, Any]) -> str:
+    if "choices" not in event:
+        return str(event.get("delta", {}).get("text", ""))
+    return "".join(
+        choice.get("text") or choice.get("delta", {}).get("content") or ""
+        for choice in event["choices"]
+    )
 
 
 def test_R045_an_engine_that_fails_in_mid_stream_is_an_error_event(server: FakeServer) -> None:

@@ -1,7 +1,7 @@
 """What the routes of all dialects answer with.
 
-For: the dialects' routes. Not for: what stands in an answer; the dialects' handlers write that.
-Threads: as the request that is served.
+For: the dialects' routes and encoders. Not for: what stands in an answer; the dialects' handlers
+write that. Threads: as the request that is served.
 """
 
 from __future__ import annotations
@@ -22,12 +22,28 @@ from colibri.scheduler import Generation, GenerationRequest
 PREFIXES = ("", "/v1", "/v1/v1")
 QUEUE_WAIT_HEADER = "x-colibri-queue-wait-ms"
 
+# Ends of lines to some clients that read streams line by line, though not to the protocol: their
+# line would end inside the JSON. In UTF-8 these bytes are nothing else.
+_LINE_ENDS = (
+    (b"\xc2\x85", rb"\u0085"),
+    (b"\xe2\x80\xa8", rb"\u2028"),
+    (b"\xe2\x80\xa9", rb"\u2029"),
+)
+
 Gone: TypeAlias = Callable[[], bool]
 
 
 def json_response(data: Any, status: int = 200) -> Response:
     """The data as JSON."""
     return Response(msgspec.json.encode(data), status, content_type="application/json")
+
+
+def one_line(data: Any) -> bytes:
+    """The data as JSON that is one line to whoever reads it: for events of streams."""
+    text = msgspec.json.encode(data)
+    for letter, escaped in _LINE_ENDS:
+        text = text.replace(letter, escaped)
+    return text
 
 
 def generated(

@@ -29,6 +29,7 @@ from colibri.api.anthropic.schemas import (
     ToolUseContent,
     UsageObject,
 )
+from colibri.api.replies import one_line
 from colibri.engine.answer import CallArguments, CallStart, Notice, Part, Reasoning, Text
 from colibri.engine.protocol import Accepted, Done, Usage
 from colibri.errors import ColibriError
@@ -43,8 +44,7 @@ STOP_REASONS: Final[dict[str, StopReason]] = {
 
 def event(name: str, **fields: Any) -> bytes:
     """One named server-sent event; its data repeats the name as `type`."""
-    data = msgspec.json.encode({"type": name, **fields})
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), one_line({"type": name, **fields}))
 
 
 PING: Final = event("ping")
@@ -57,7 +57,7 @@ def warning(notice: Notice) -> bytes:
 
 def error_event(error: ColibriError) -> bytes:
     """The end of a stream that fails after its headers."""
-    return b"event: error\ndata: %s\n\n" % msgspec.json.encode(errors.anthropic_body(error))
+    return b"event: error\ndata: %s\n\n" % one_line(errors.anthropic_body(error))
 
 
 def usage_object(usage: Usage) -> UsageObject:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-import msgspec
 from msgspec import UNSET
 
 from colibri.api import errors
@@ -35,6 +34,7 @@ from colibri.api.openai.answers import (
     TimingsBody,
     UsageBody,
 )
+from colibri.api.replies import one_line
 from colibri.engine.answer import (
     CallArguments,
     CallEnd,
@@ -53,7 +53,7 @@ DONE: Final = f"data: {END}\n\n".encode()
 
 def sse(data: Any) -> bytes:
     """One server-sent event."""
-    return b"data: " + msgspec.json.encode(data) + b"\n\n"
+    return b"data: " + one_line(data) + b"\n\n"
 
 
 def error_event(error: ColibriError) -> bytes:
