@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from colibri.kv import files, inventory, parked
@@ -127,6 +129,35 @@ def test_every_flipped_byte_and_every_cut_is_noticed(tmp_path: Path) -> None:
     # Pieces in the wrong place are whole, and not what they should be.
     shutil.copy(one.folder / kv_name(0), one.folder / kv_name(1))
     assert not whole(chunks, one)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"start": -TOKENS},
+        {"first": -1},
+        {"first": 1 << 63},
+        {"first": END},
+        {"tokens": b"\0" * 7},
+        {"layers": -1},
+        {"layers": 1 << 30},
+        {"layers": 3},
+    ],
+)
+def test_a_place_that_no_chunk_has_is_a_miss(tmp_path: Path, change: dict[str, Any]) -> None:
+    """What rows say of their chunk is believed before their checksum is looked at."""
+    store = open_store(tmp_path)
+    one = save(ParkedChunks(store), PROMPT)
+    store.close()
+    chunk = msgspec.structs.replace(one.chunk, **change)
+    own = one.chunk.id if min(chunk.start, chunk.first) < 0 else chunk.id
+    meta = msgspec.msgpack.encode(parked._Meta(store.root, own, ROWS, chunk))
+    data = parked._HEAD.pack(parked._MAGIC, len(meta), SIZES[ROWS]) + meta + payload(ROWS, 2)
+    (one.folder / ROWS).write_bytes(data + parked._CRC.pack(zlib.crc32(data)))
+    store = open_store(tmp_path)
+    assert ParkedChunks(store).find(PROMPT) is None
+    assert in_folder(store) == 0
     store.close()
 
 

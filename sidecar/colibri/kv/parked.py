@@ -152,7 +152,8 @@ class ParkedChunks:
                     parked.pieces[file.name] = file.stat().st_size
         except OSError:
             return None
-        return parked if meta.id == meta.chunk.id else None
+        sound = _can_be(meta.chunk) and kv_name(meta.chunk.layers - 1) in parked.pieces
+        return parked if sound and meta.id == meta.chunk.id else None
 
     def _meta(self, path: Path) -> _Meta | None:
         """What a piece says it is; None if it is not of this store. Not its payload is checked."""
@@ -322,6 +323,12 @@ class ParkedChunks:
         self._store.beside -= sum(parked.pieces.values())
         parked.pieces.clear()
         shutil.rmtree(parked.folder, ignore_errors=True)
+
+
+def _can_be(chunk: Chunk) -> bool:
+    """Whether a chunk on disk can have this place, and is one that rows were saved of."""
+    whole = len(chunk.tokens) % 4 == 0
+    return whole and 0 <= chunk.start <= chunk.first < chunk.end < 1 << 31 and chunk.layers > 0
 
 
 def _checked(file: files.DataFile, into: memoryview) -> _Meta | None:
