@@ -26,6 +26,8 @@ MAX_LAYERS: Final = 1024
 MAX_HEADS: Final = 4096
 MAX_HEAD_DIM: Final = 4096
 MAX_EXPERTS: Final = 65_536
+# Of all layers together; each is three tensors or more, which are looked up one by one.
+MAX_ALL_EXPERTS: Final = 1 << 17
 MAX_POSITION: Final = 1 << 27
 
 

@@ -50,6 +50,11 @@ def _geometry(reader: ConfigReader) -> Geometry:
     topk_group = reader.integer("topk_group", 1, n_group, n_group)
     reachable = n_experts // n_group * topk_group
     sparse = _layer_sparse(reader, n_layers)
+    n_mtp = reader.integer("num_nextn_predict_layers", 0, 1, 0)
+    n_sparse = sum(sparse) + n_mtp
+    if n_sparse * n_experts > base.MAX_ALL_EXPERTS:
+        most = base.MAX_ALL_EXPERTS // n_sparse
+        reader.fail(_experts_key(reader), f"at most {most} in each of {n_sparse} layers")
     expert_ffn = reader.integer("moe_intermediate_size", 1, base.MAX_COLS)
     n_shared = reader.integer("n_shared_experts", 0, 64, 0)
     if n_shared * expert_ffn > base.MAX_COLS:
@@ -85,7 +90,7 @@ def _geometry(reader: ConfigReader) -> Geometry:
         topk_group=topk_group,
         norm_topk=reader.boolean("norm_topk_prob", default=True),
         routed_scale=reader.number("routed_scaling_factor", 1e-6, 1e6, 1.0),
-        n_mtp_layers=reader.integer("num_nextn_predict_layers", 0, 1, 0),
+        n_mtp_layers=n_mtp,
         layer_sparse=sparse,
         layer_indexer=layer_indexer,
     )
@@ -111,8 +116,11 @@ def _even(reader: ConfigReader, key: str) -> int:
 
 
 def _n_experts(reader: ConfigReader) -> int:
-    key = "n_routed_experts" if reader.has("n_routed_experts") else "num_experts"
-    return reader.integer(key, 1, base.MAX_EXPERTS)
+    return reader.integer(_experts_key(reader), 1, base.MAX_EXPERTS)
+
+
+def _experts_key(reader: ConfigReader) -> str:
+    return "n_routed_experts" if reader.has("n_routed_experts") else "num_experts"
 
 
 def _layer_sparse(reader: ConfigReader, n_layers: int) -> bytes:
