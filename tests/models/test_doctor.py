@@ -22,7 +22,7 @@ from colibri.hardware import disk
 from colibri.models import container, deep_check, doctor, manifest, synthetic
 from colibri.models.doctor import examine
 from colibri.settings import Settings
-from tests.models import broken
+from tests.models import broken, files
 from tests.models.broken import errors
 
 
@@ -360,6 +360,15 @@ def test_the_progress_of_the_deep_look_ends_at_the_whole(whole: Path) -> None:
     total = sum(path.stat().st_size for path in broken.shards(whole))
     assert seen[-1] == (total, total)
     assert sorted(seen) == seen
+
+
+def test_a_place_too_large_for_any_file_is_a_finding(model: Path) -> None:
+    """Longer numbers than Python turns into text come out of sums of those that it has read."""
+    huge = 10**4300 - 1
+    header = {"a": {"dtype": "U8", "shape": [9], "data_offsets": [huge - 9, huge]}}
+    (model / "odd.safetensors").write_bytes(files.raw_safetensors(header, bytes(8)))
+    (found,) = (one for one in errors(examine(model).findings) if "odd." in one.where)
+    assert "data_offsets" in found.what
 
 
 def test_a_tensor_in_two_files_names_both(model: Path) -> None:

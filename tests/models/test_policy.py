@@ -129,6 +129,7 @@ def test_a_trace_survives_its_file(tmp_path: Path) -> None:
         "colibri-trace 1 0 4\n",
         "colibri-trace 1 4\n",
         "colibri-trace 1 4 99999999\n",
+        f"colibri-trace 1 4 {'9' * 5000}\n",
         "colibri-trace 1 4 4\n0 0\n",
         "colibri-trace 1 4 4\n0 4 1 0\n",
         "colibri-trace 1 4 4\n0 0 1 0 1 2 3 0\n",

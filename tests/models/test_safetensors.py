@@ -74,6 +74,7 @@ def test_an_absurd_header_length_is_refused_before_reading(tmp_path: Path, lengt
     refused(write(tmp_path / "x.safetensors", struct.pack("<Q", length) + b"{}"), f"{length:,}")
 
 
+HUGE = 10**4300 - 1
 BAD_HEADERS: list[tuple[Any, str]] = [
     ([], "JSON object"),
     ({"a": 5}, '"a"'),
@@ -90,6 +91,9 @@ BAD_HEADERS: list[tuple[Any, str]] = [
     ({"a": {"dtype": "F32", "shape": [1 << 40, 1 << 40], "data_offsets": [0, 4]}}, "overflows"),
     ({"a": {"dtype": "U8", "shape": [1 << 62], "data_offsets": [0, 1 << 62]}}, "file holds"),
     ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}, "span"),
+    # Longer numbers than Python turns into text come out of sums of those that it has read.
+    ({"a": {"dtype": "U8", "shape": [9], "data_offsets": [HUGE - 9, HUGE]}}, "data_offsets"),
+    ({"a": {"dtype": "U8", "shape": [0, HUGE], "data_offsets": [0, 0]}}, "shape"),
     ({"__metadata__": {"x": 1}}, "__metadata__"),
     ({"__metadata__": 4}, "__metadata__"),
 ]

@@ -27,6 +27,8 @@ DTYPE_BITS: Final = {
 MAX_HEADER_BYTES: Final = 128 << 20
 _MAX_DIMENSIONS: Final = 16
 _MAX_ELEMENTS: Final = 1 << 62
+# Of a size or a place: what the engine counts in. A message may print sums of larger ones no more.
+_MAX_COUNT: Final = (1 << 63) - 1
 _LENGTH_BYTES: Final = 8
 
 
@@ -121,13 +123,9 @@ def _entry(name: str, value: Any, file: int, data_start: int, size: int, where: 
         raise _bad(
             where, name, f'"dtype" is {show(dtype)}, expected one of {", ".join(DTYPE_BITS)}'
         )
-    if (
-        not isinstance(shape, list)
-        or len(shape) > _MAX_DIMENSIONS
-        or not all(map(_is_count, shape))
-    ):
+    if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS or not all(map(is_count, shape)):
         raise _bad(where, name, f'"shape" must be a list of sizes, found {show(shape)}')
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):  # noqa: PLR2004
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(is_count, offsets)):  # noqa: PLR2004
         raise _bad(where, name, f'"data_offsets" must be [begin, end], found {show(offsets)}')
     elements = 1
     for extent in shape:
@@ -153,8 +151,9 @@ def _entry(name: str, value: Any, file: int, data_start: int, size: int, where: 
     return Entry(name, dtype, tuple(shape), file, data_start + begin, end - begin)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def is_count(value: Any) -> bool:
+    """Whether a value of a header can be a size or a place."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT
 
 
 def _bad(where: str, name: str, what: str, hint: str | None = None) -> ModelError:

@@ -170,7 +170,7 @@ def _read_header(path: Path, descriptor: int, size: int, read: Read) -> bytes:
 def _ends(values: dict[str, Any]) -> Iterator[int]:
     for value in values.values():
         offsets = value.get("data_offsets") if isinstance(value, dict) else None
-        if isinstance(offsets, list) and offsets and isinstance(offsets[-1], int):
+        if isinstance(offsets, list) and offsets and safetensors.is_count(offsets[-1]):
             yield offsets[-1]
 
 

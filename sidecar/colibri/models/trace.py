@@ -23,6 +23,7 @@ HEAD: Final = 4  # step, layer, rows, number of experts
 _HEADER_WORDS: Final = 4
 _MOST_LAYERS: Final = 65_536
 _MOST_NUMBER: Final = (1 << 31) - 1
+_MOST_DIGITS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def load(path: Path) -> Trace:
 
 def _header(line: str, path: Path) -> tuple[int, int]:
     words = line.split()
-    numbers = [int(word) for word in words[1:] if word.isdigit()]
+    numbers = [int(word) for word in words[1:] if word.isdigit() and len(word) <= _MOST_DIGITS]
     if len(words) != _HEADER_WORDS or words[0] != MAGIC or len(numbers) != _HEADER_WORDS - 1:
         raise ModelError(
             f"this is no trace: the first line must be `{MAGIC} {VERSION} LAYERS EXPERTS`.",
