@@ -333,6 +333,11 @@ def test_a_file_that_the_index_names_but_the_folder_lacks_is_named(tmp_path: Pat
     (tmp_path / "m" / "model.safetensors.index.json").write_text(json.dumps(index))
     (tmp_path / "m" / names[1]).unlink()
     problem(tmp_path / "m", names[1], "3 files", "1 of them")
+    # What no file is called is not shown to a terminal, which it might talk to.
+    index["weight_map"] |= {"escape": "\x1b[2J.safetensors", "half": "\ud800", "up": "../x"}
+    (tmp_path / "m" / "model.safetensors.index.json").write_text(json.dumps(index))
+    text = problem(tmp_path / "m", names[1], "3 files", "1 of them")
+    assert text.isprintable()
 
 
 def test_the_numbers_of_files_named_x_of_n_are_checked(tmp_path: Path) -> None:

@@ -489,7 +489,8 @@ def _indexed_files(folder: Path) -> set[str]:
     files = parse_object(read_file(path), str(path)).get("weight_map")
     if not isinstance(files, dict):
         raise ModelError('"weight_map" must be an object.', where=str(path))
-    return {name for name in files.values() if isinstance(name, str)}
+    # Others are no files that could be fetched, and may hold anything.
+    return {n for n in files.values() if isinstance(n, str) and manifest.is_plain_name(n)}
 
 
 def _note_unused(reading: _Reading, used: set[str]) -> None:

@@ -34,6 +34,7 @@ _HUB_NOTES: Final = Path(".cache") / "huggingface" / "download"
 _MOST_FILES: Final = 100_000
 _MOST_BYTES: Final = 1 << 50
 _MOST_NOTE_BYTES: Final = 4096
+_MOST_NAME_BYTES: Final = 255
 _SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
 _REPO: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}\Z")
 _REVISION: Final = re.compile(r"[\w.-]{1,100}\Z")
@@ -122,9 +123,14 @@ def _listed(entry: ConfigReader) -> Listed:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name stays inside its folder on every system."""
-    bad = {"/", "\\", "\0", ":"}
-    return 0 < len(name) <= 255 and name not in (".", "..") and not bad & set(name)  # noqa: PLR2004
+    """Whether a file may have this name on every system, and stays inside its folder then."""
+    bad = {"/", "\\", ":"}
+    return (
+        name.isprintable()  # so it can be encoded, and shown in a message
+        and 0 < len(name.encode()) <= _MOST_NAME_BYTES
+        and name not in (".", "..")
+        and not bad & set(name)
+    )
 
 
 def _from_hub_notes(folder: Path) -> Manifest | None:

@@ -31,6 +31,7 @@ from colibri.families.base import MAX_COLS, MAX_ROWS
 from colibri.families.values import ConfigReader, parse_object, show
 from colibri.findings import device_hint
 from colibri.models import formats
+from colibri.models.manifest import is_plain_name
 
 INDEX_NAME: Final = "colibri.json"
 # What a conversion remembers in a folder that is not finished.
@@ -124,7 +125,7 @@ def _files(reader: ConfigReader, places: Sequence[Path]) -> tuple[list[int], tup
             reader.fail("files", "a list of objects")
         entry = ConfigReader(value, reader.where, f"files[{number}].")
         name = entry.string("name")
-        if Path(name).name != name or name in ("", ".", "..") or "\\" in name or "\0" in name:
+        if not is_plain_name(name):
             entry.fail("name", "the plain name of a file beside it")
         size = entry.integer("bytes", 1, _MAX_BYTES)
         path = places[0] / name
