@@ -126,6 +126,8 @@ int32_t colibri_session_draft(colibri_session *session, int32_t next, int32_t de
         if (status != COLIBRI_OK)
             break;
         drafts[i] = clb_sample(logits, g->vocab, g->vocab_used, &greedy, 0);
+        if (drafts[i] < 0)
+            break; /* no guess; whether the model itself still has finite logits shows in its next step */
         *n_drafts = i + 1;
         if (i + 1 < depth) {
             memcpy(x, out, width * sizeof *x);

@@ -13,6 +13,9 @@
 #define MAX_CHUNK 16384
 /* No machine has more memory; keeps sums from overflowing. */
 #define MAX_BYTES (INT64_C(1) << 52)
+/* Of keys and values of a span of tokens over all layers: a hundred times what large models keep. With the
+ * bounds on context and sessions no sum of them overflows. */
+#define MAX_KV_BYTES (INT64_C(1) << 34)
 
 const clb_family *clb_family_of_tests;
 
@@ -197,6 +200,13 @@ static int32_t bind_weights(colibri_engine *engine, clb_loader *loader)
         return loader->status;
     int32_t status = engine->family->bind(engine, loader);
     clb_blocks_finish_layout(engine);
+    int64_t kv_bytes = 0;
+    for (int32_t i = 0; i < engine->kv.n_groups; i++)
+        kv_bytes += engine->kv.groups[i].block_bytes;
+    if (status == COLIBRI_OK && kv_bytes > MAX_KV_BYTES)
+        return clb_fail(&loader->error, COLIBRI_ERROR_FORMAT,
+                        "geometry: %" PRId64 " bytes of keys and values per token are absurd",
+                        kv_bytes / CLB_SPAN);
     return status;
 }
 

@@ -344,7 +344,9 @@ int64_t clb_chunk_bytes(const colibri_engine *engine, int32_t tokens);
 int64_t clb_slice_bytes(const colibri_engine *engine, int32_t tokens);
 
 /* ---- sampler (sampler.c) ---- */
-/* Picks a token; `position` is that of the new token. Returns -1 if no token is allowed. */
+/* No token: the mask allows none; the largest logit is infinite, or all that are allowed are NaN. */
+enum { CLB_SAMPLE_MASKED = -1, CLB_SAMPLE_NOT_FINITE = -2 };
+/* Picks a token, or one of the above; `position` is that of the new token. */
 int32_t clb_sample(const float *logits, int32_t vocab, int32_t vocab_used, const colibri_sampling *sampling,
                    int32_t position);
 

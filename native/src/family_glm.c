@@ -91,7 +91,8 @@ static int32_t check(const colibri_geometry *g, const clb_error *error)
             return clb_fail(error, COLIBRI_ERROR_FORMAT,
                             "geometry: layer 0 has no selection to share; it needs an indexer of its own");
     }
-    int sparse = 0;
+    /* The MTP layer is sparse, whatever the trunk's are. */
+    int sparse = g->n_mtp_layers > 0 && g->n_experts > 0;
     for (int32_t l = 0; l < g->n_layers; l++)
         sparse |= g->layer_sparse[l];
     if (!sparse)
@@ -266,6 +267,13 @@ static int32_t bind(colibri_engine *engine, clb_loader *loader)
     model->n_layers = n_layers;
     for (int32_t l = 0; l < n_layers; l++)
         model->layers[l].sparse_layer = is_sparse(g, l) ? n_sparse++ : -1;
+    /* Before anything is allocated for experts that only the config knows of. */
+    if ((int64_t)n_sparse * g->n_experts > loader->table->n / 3)
+        return clb_fail(&loader->error, COLIBRI_ERROR_FORMAT,
+                        "the config implies %" PRId32 " layers of %" PRId32
+                        " experts with three tensors each, there are only %" PRId64
+                        " tensors; the model is incomplete: verify or download it again",
+                        n_sparse, g->n_experts, loader->table->n);
     int32_t status = clb_store_open(&engine->store, n_sparse, g->n_experts, &loader->error);
     for (int32_t l = 0; l < n_layers && status == COLIBRI_OK; l++) {
         status = bind_attention(engine, loader, &model->layers[l], l);

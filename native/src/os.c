@@ -92,8 +92,9 @@ int clb_os_open(const char *path, int64_t *size)
     if (file < 0)
         return -1;
     struct stat info;
-    if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
-        int keep = errno != 0 ? errno : EINVAL;
+    const int known = fstat(file, &info) == 0;
+    if (!known || !S_ISREG(info.st_mode)) {
+        int keep = !known ? errno : S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
         close(file);
         errno = keep;
         return -1;

@@ -46,8 +46,15 @@ static int compare(const void *a, const void *b)
 static int32_t argmax(const float *logits, int32_t n, const uint32_t *mask)
 {
     int32_t best = -1;
+    float top = -INFINITY;
     for (int32_t i = 0; i < n; i++)
-        if (allowed(mask, i) && (best < 0 || logits[i] > logits[best]))
+        if (allowed(mask, i) && logits[i] > top) {
+            best = i;
+            top = logits[i];
+        }
+    /* Nothing but NaN and -infinity. */
+    for (int32_t i = 0; i < n && best < 0; i++)
+        if (allowed(mask, i))
             best = i;
     return best;
 }
@@ -58,7 +65,11 @@ int32_t clb_sample(const float *logits, int32_t vocab, int32_t vocab_used, const
     int32_t n = vocab_used < vocab ? vocab_used : vocab;
     const uint32_t *mask = sampling->mask;
     int32_t best = argmax(logits, n, mask);
-    if (best < 0 || sampling->temperature == 0)
+    if (best < 0)
+        return CLB_SAMPLE_MASKED;
+    if (!isfinite(logits[best]))
+        return CLB_SAMPLE_NOT_FINITE;
+    if (sampling->temperature == 0)
         return best;
     double scale = 1.0 / (double)sampling->temperature, top = (double)logits[best];
 

@@ -247,9 +247,16 @@ int32_t colibri_session_sample_at(colibri_session *session, int32_t length, cons
         return clb_fail(&error, COLIBRI_ERROR_INVALID, "temperature must lie in 0..100 and top_p in (0, 1]");
     const colibri_geometry *g = &session->engine->geometry;
     *token = clb_sample(logits, g->vocab, g->vocab_used, sampling, length);
-    if (*token < 0)
+    if (*token >= 0)
+        return COLIBRI_OK;
+    const int masked = *token == CLB_SAMPLE_MASKED;
+    *token = 0;
+    if (masked)
         return clb_fail(&error, COLIBRI_ERROR_INVALID, "the mask allows no token");
-    return COLIBRI_OK;
+    return clb_fail(&error, COLIBRI_ERROR_NUMERIC,
+                    "the logits became infinite or NaN at position %" PRId32 ", behind the last of %" PRId32
+                    " layers; the weights are damaged or the format is wrong: run verify on the model",
+                    length - 1, g->n_layers);
 }
 
 int32_t colibri_session_sample(colibri_session *session, const colibri_sampling *sampling, int32_t *token,

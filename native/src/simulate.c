@@ -236,7 +236,8 @@ static void guess(replay *r, const int32_t *record)
 {
     int32_t n_experts = r->options->n_experts;
     for (int32_t i = 0; i < record[3]; i++) {
-        uint32_t hash = (uint32_t)(record[0] * 31 + record[1]) * 2654435761u + (uint32_t)i * 40503u;
+        uint32_t hash =
+            ((uint32_t)record[0] * 31u + (uint32_t)record[1]) * 2654435761u + (uint32_t)i * 40503u;
         hash = (hash ^ hash >> 15) * 2246822519u;
         hash ^= hash >> 13;
         int32_t expert = record[CLB_TRACE_HEAD + i];

@@ -148,7 +148,7 @@ void clb_store_shrink(clb_store *store, int64_t bytes)
 int32_t clb_store_trace(clb_store *store, int64_t words, const clb_error *error)
 {
     free(store->trace);
-    store->trace = words > 0 ? malloc((size_t)words * sizeof *store->trace) : NULL;
+    store->trace = words > 0 ? calloc((size_t)words, sizeof *store->trace) : NULL;
     store->trace_room = store->trace != NULL ? words : 0;
     store->trace_begin = store->trace_words = store->trace_lost = 0;
     if (words > 0 && store->trace == NULL)

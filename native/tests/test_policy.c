@@ -376,6 +376,10 @@ static void test_refusals(void)
                           cases[i].status,
                       "%s: %s", cases[i].what, err);
         }
+    /* A guess mixes the step into a hash, whatever its size. */
+    const int32_t last[] = {INT32_MAX, 0, 1, 1, 0, INT32_MAX, 1, 1, 1, 0};
+    const trace late = {(int32_t *)(uintptr_t)last, sizeof last / sizeof *last};
+    CHECK(replay(&late, COLIBRI_POLICY_OURS, LAYERS * EXPERTS, 1, 0).lookups == 2);
     static const colibri_replay_options wrong[] = {
         {.struct_size = 4, .n_layers = 1, .n_experts = 1, .slots = 1},
         {.struct_size = sizeof(colibri_replay_options), .n_layers = 0, .n_experts = 1, .slots = 1},

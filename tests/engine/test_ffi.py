@@ -12,9 +12,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from colibri.engine import cvalues, ffi, ffi_plan, packing
+from colibri.engine import cvalues, experts, ffi, ffi_plan, packing
 from colibri.engine.ffi import Engine, EngineCancelled, EngineError, Loading, Status
-from colibri.engine.table import EngineOptions, Format, Isa, Sampling, Tensor
+from colibri.engine.table import (
+    EngineOptions,
+    Family,
+    Format,
+    Isa,
+    Precision,
+    Sampling,
+    Tensor,
+)
+from colibri.families import LLAMA
 from tests.engine.tiny import CONTEXT, GEOMETRY, OPTIONS, VOCAB, write
 
 PROMPT = [1, 5, 9, 2, 30, 7]
@@ -157,6 +166,109 @@ def test_the_snapshot_and_the_plan_tell_sizes(engine: Engine, tmp_path: Path) ->
     assert after.progress > snapshot.progress
 
 
+def test_sizes_of_keys_and_values_never_overflow_a_plan() -> None:
+    heads, dim = 1024, 256
+    geometry = msgspec.structs.replace(
+        GEOMETRY, n_layers=1024, n_heads=heads, n_kv_heads=heads, head_dim=dim, max_position=1 << 26
+    )
+    tensors, offset = [], 0
+    for spec in LLAMA.tensors(geometry):
+        size = spec.rows * spec.cols * 4
+        tensors.append(Tensor(spec.name, Format.F32, spec.rows, spec.cols, 0, offset, size))
+        offset += size
+    options = EngineOptions(threads=1, precision=Precision.F32, sessions=64)
+    refusal = _refused(lambda: ffi_plan.plan(geometry, tensors, options))
+    assert refusal.code is Status.FORMAT
+    assert "keys and values per token" in refusal.message
+
+
+GLM_GEOMETRY = msgspec.structs.replace(
+    GEOMETRY,
+    family=Family.GLM_MOE_DSA,
+    latent_eps=1e-6,
+    q_lora=16,
+    kv_lora=16,
+    qk_nope=8,
+    qk_rope=4,
+    v_head=8,
+    n_experts=4,
+    experts_per_token=2,
+    expert_ffn=16,
+    n_group=1,
+    topk_group=1,
+    routed_scale=1.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"experts_per_token": 64}, "64 of 4 experts"),
+        ({"experts_per_token": 0}, "0 of 4 experts"),
+        ({"n_group": 3}, "n_group 3"),
+        ({"expert_ffn": 0}, "expert_ffn 0"),
+    ],
+)
+def test_a_drafting_layers_experts_are_checked_behind_dense_layers_too(
+    change: dict[str, Any], words: str
+) -> None:
+    geometry = msgspec.structs.replace(GLM_GEOMETRY, n_mtp_layers=1, layer_sparse=bytes(2))
+    refusal = _refused(lambda: ffi_plan.plan(msgspec.structs.replace(geometry, **change), []))
+    assert refusal.code is Status.FORMAT
+    assert words in refusal.message
+
+
+def test_experts_that_only_the_config_knows_take_no_memory(tmp_path: Path) -> None:
+    """Their list alone would take gigabytes here."""
+    geometry = msgspec.structs.replace(
+        GLM_GEOMETRY, n_layers=64, n_experts=65_536, layer_sparse=b"\1" * 64
+    )
+    _, tensors = write(tmp_path)
+    refusal = _refused(lambda: ffi_plan.plan(geometry, tensors))
+    assert refusal.code is Status.FORMAT
+    assert "64 layers of 65536 experts" in refusal.message
+
+
+@pytest.mark.parametrize("name", ["model.norm.weight", "lm_head.weight"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_refused_not_drawn_from(
+    tmp_path: Path, name: str, value: float, temperature: float
+) -> None:
+    paths, tensors = write(tmp_path)
+    (broken,) = (tensor for tensor in tensors if tensor.name == name)
+    weights = np.fromfile(paths[0], np.float32)
+    weights[broken.offset // 4 : (broken.offset + broken.bytes) // 4] = value
+    weights.tofile(paths[0])
+    with Engine(paths, GEOMETRY, tensors, OPTIONS) as engine, engine.session() as session:
+        session.prefill(PROMPT)
+        assert not np.isfinite(session.logits()).any()
+        sampling = Sampling(temperature=temperature, top_p=0.9)
+        refusal = _refused(lambda: session.sample(sampling))
+    assert refusal.code is Status.NUMERIC
+    assert f"position {len(PROMPT) - 1}" in refusal.message
+
+
+def test_one_logit_that_is_no_number_is_never_drawn(tmp_path: Path) -> None:
+    paths, tensors = write(tmp_path)
+    (head,) = (tensor for tensor in tensors if tensor.name == "lm_head.weight")
+    weights = np.fromfile(paths[0], np.float32)
+    weights[head.offset // 4] = np.nan
+    weights.tofile(paths[0])
+    with Engine(paths, GEOMETRY, tensors, OPTIONS) as engine, engine.session() as session:
+        session.prefill(PROMPT)
+        assert np.isnan(session.logits()[0])
+        best = int(np.nanargmax(session.logits()))
+        assert session.sample() == best
+        drawn = {session.sample(Sampling(temperature=1.0, seed=seed)) for seed in range(64)}
+        assert 0 not in drawn
+        assert len(drawn) > 1
+
+
+def test_a_trace_larger_than_any_memory_is_refused(engine: Engine) -> None:
+    assert _refused(lambda: experts.record(engine, 1 << 62)).code is Status.MEMORY
+
+
 def test_sampling_takes_a_mask(engine: Engine) -> None:
     with engine.session() as session:
         session.prefill(PROMPT)
@@ -273,6 +385,14 @@ def test_a_missing_or_short_weights_file_is_named(tmp_path: Path) -> None:
     refusal = _refused(lambda: Engine([missing], GEOMETRY, tensors, OPTIONS))
     assert refusal.code is Status.IO
     assert "nowhere.bin" in refusal.message
+    # A folder of that name is there; what was missing before it is another file's trouble.
+    refusal = _refused(
+        lambda: Engine([missing, tmp_path], GEOMETRY, tensors, OPTIONS, mirrors=[[paths[0], None]])
+    )
+    assert refusal.code is Status.IO
+    assert str(tmp_path) in refusal.message
+    assert "directory" in refusal.message
+    assert "No such" not in refusal.message
     paths[0].write_bytes(paths[0].read_bytes()[:-8])
     refusal = _refused(lambda: Engine(paths, GEOMETRY, tensors, OPTIONS))
     assert refusal.code is Status.FORMAT
