@@ -279,9 +279,13 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert "nowhere.json" in refused(UsageError, tmp_path / "nowhere.json")
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "not a url", "http://[::"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "not a url"])
 def test_a_url_where_nobody_answers_is_named(url: str, body: Path) -> None:
     assert url in refused(NetworkError, body, "--url", url)
+
+
+def test_what_is_no_url_is_named(body: Path) -> None:
+    assert "http://[::" in refused(UsageError, body, "--url", "http://[::")
 
 
 def test_model_and_url_exclude_each_other(body: Path, server: FakeServer, folder: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from colibri import __version__, cli
-from colibri.cli import browser, serve
+from colibri.cli import browser, serve, server
 from colibri.errors import UsageError
 from colibri.settings import Settings
 
@@ -133,6 +133,25 @@ def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "--log-file" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("url", ["ftp://localhost", "http://", "localhost:port", "localhost:0"])
+def test_what_is_no_address_of_a_server_is_refused_as_such(url: str) -> None:
+    result = run("chat", "--url", url, "hello")
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"Error: --url: {url!r} is no address of a server.")
+    assert "http://localhost:8000" in result.stderr
+
+
+def test_an_address_without_a_scheme_is_one_of_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "served_model", lambda base, *_args, **_options: base)
+    assert server.find(Settings(), "localhost:9000/v1/") == "http://localhost:9000"
+
+
+def test_models_tells_where_others_belong_beside_the_programs_own(tmp_path: Path) -> None:
+    result = run("models", COLIBRI_MODELS_DIR=str(tmp_path))
+    assert result.returncode == 0
+    assert f"model is installed in {tmp_path}." in result.stderr
 
 
 def test_a_misspelt_variable_is_warned_about_on_stderr() -> None:

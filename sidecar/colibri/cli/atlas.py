@@ -182,7 +182,9 @@ def _check_served(base: str, chosen: Settings) -> None:
     served = server.served_model(base, chosen, named=True) or ""
     if not server.is_wanted(served, chosen):
         raise UsageError(
-            f"the server at {base} serves {served}, not {chosen.model}.", where="--url"
+            f"the server at {base} serves {served}, not {chosen.model}.",
+            where="--url",
+            hint="Leave MODEL out and name a file with --out, or load that model there first.",
         )
 
 

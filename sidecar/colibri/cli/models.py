@@ -45,8 +45,14 @@ def models(context: click.Context, as_json: bool) -> None:
         ]
         click.echo(json.dumps({"schema": _SCHEMA, "models": entries}, indent=2))
         return
-    if not found:
-        click.echo(f"No model is installed in {paths.models_dir()}.", err=True)
+    # The program's own model is no reason to keep silent about where others belong.
+    if all(item.folder == paths.starter_dir() for item in found):
+        click.echo(
+            f"No other model is installed in {paths.models_dir()}."
+            if found
+            else f"No model is installed in {paths.models_dir()}.",
+            err=True,
+        )
     width = max((len(item.name) for item in found), default=0)
     for item in found:
         about = item.problem or (

@@ -10,10 +10,11 @@ import json
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Final, cast
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 from colibri import errors
-from colibri.errors import NetworkError, ResourceError
+from colibri.errors import NetworkError, ResourceError, UsageError
 from colibri.settings import Settings
 
 MAX_ANSWER_BYTES: Final = 32 << 20
@@ -22,18 +23,34 @@ _KNOCK_SECONDS: Final = 3.0
 
 def find(chosen: Settings, url: str | None) -> str | None:
     """Base URL of the server to use: the one at `url`, or one on the configured address if it
-    serves the model that is asked for; None = there is none. Raises NetworkError if nobody answers
-    at `url`.
+    serves the model that is asked for; None = there is none. Raises UsageError if `url` is none,
+    NetworkError if nobody answers there.
     """
     host = "127.0.0.1" if chosen.host in ("0.0.0.0", "") else chosen.host  # noqa: S104
     address = f"[{host}]" if ":" in host else host
-    base = (url or f"http://{address}:{chosen.port}").rstrip("/").removesuffix("/v1")
+    base = _base(url) if url is not None else f"http://{address}:{chosen.port}"
     if url is None and not chosen.port:
         return None
     served = served_model(base, chosen, named=url is not None)
     if served is None or (url is None and not is_wanted(served, chosen)):
         return None
     return base
+
+
+def _base(url: str) -> str:
+    """What a person gave as the address, as a base URL: `localhost:8000` means http."""
+    base = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
+    try:
+        parts = urlsplit(base)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return base
+    except ValueError:
+        pass  # a port that is no number
+    raise UsageError(
+        f"{url!r} is no address of a server.",
+        where="--url",
+        hint="It looks like http://localhost:8000.",
+    )
 
 
 def served_model(base: str, chosen: Settings, *, named: bool) -> str | None:
