@@ -292,6 +292,9 @@ def test_routes_that_do_not_exist_answer_in_the_same_shape(
     assert check_shape(response.json())["code"] == code
     assert response.headers["x-request-id"]
     assert ("Allow" in response.headers) == (status == 405)
+    message = response.json()["error"]["message"]
+    assert path in message
+    assert ("/v1/openapi.json" if status == 404 else response.headers["Allow"]) in message
 
 
 def test_models_carry_their_limits_under_the_names_clients_read(start: Start) -> None:

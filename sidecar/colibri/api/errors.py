@@ -41,6 +41,8 @@ _ANTHROPIC_TYPES = {
 # With /v1 forgotten or given twice, as the routes are served.
 _ANTHROPIC_PATH = re.compile(r"(/v1){0,2}/messages(/|$)")
 _RETRY_SECONDS = 5
+# Of a path that a client made up.
+_MOST_SHOWN = 100
 # The name under which Anthropic's clients look for what is x-request-id everywhere.
 ANTHROPIC_ID_HEADER = "request-id"
 
@@ -118,11 +120,22 @@ def internal_error() -> ColibriError:
     )
 
 
+def _allowed(error: HTTPException) -> list[str]:
+    """The methods that a route answers, where the error is about them."""
+    return sorted(getattr(error, "valid_methods", None) or ())
+
+
 def _from_http(error: HTTPException) -> ColibriError:
     """Flask's own refusals, in our words."""
     kinds: dict[int | None, ColibriError] = {
-        404: errors.NotFoundError("There is no such route; see the README for those served."),
-        405: errors.MethodNotAllowedError("This route does not answer this HTTP method."),
+        404: errors.NotFoundError(
+            f"There is no route {request.path[:_MOST_SHOWN]!r}.",
+            hint="/v1/openapi.json describes those that are served.",
+        ),
+        405: errors.MethodNotAllowedError(
+            f"The route {request.path[:_MOST_SHOWN]!r} does not answer {request.method}.",
+            hint=f"It answers {', '.join(_allowed(error))}.",
+        ),
         413: errors.BodyTooLargeError("The request body is larger than the server accepts."),
     }
     return kinds.get(error.code) or RequestError(
@@ -144,9 +157,8 @@ def install(app: Flask) -> None:
     @app.errorhandler(HTTPException)
     def from_flask(error: HTTPException) -> Response:
         response = answer(_from_http(error))
-        allowed = getattr(error, "valid_methods", None)
-        if allowed:
-            response.headers["Allow"] = ", ".join(sorted(allowed))
+        if allowed := _allowed(error):
+            response.headers["Allow"] = ", ".join(allowed)
         return response
 
     @app.errorhandler(Exception)
