@@ -19,7 +19,7 @@ N ?= 1
 SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 FUZZ_SECONDS = $(shell echo $$(( 30 * $(N) )))
 
-# A small chat model that `make model` fetches; `make run MODEL=...` serves it, or any other one.
+# A small chat model that `make model` fetches; `make run MODEL=...` (and `make app`) serves it, or any other one.
 CHAT_MODEL := smollm2-135m-instruct
 MODEL :=
 
@@ -109,10 +109,10 @@ build/window-qt/.ready: requirements/qt.lock
 	@touch $@
 
 .PHONY: app
-app: model web-if-node ## Open the desktop window (TOOLKIT=gtk or qt; ARGS="..." passes options)
+app: setup $(if $(filter $(CHAT_MODEL),$(MODEL)),model) web-if-node ## Open the desktop window (TOOLKIT=gtk or qt; MODEL and ARGS as for run)
 	@$(MAKE) build/window-$(TOOLKIT)/.ready
 	@PYTHONPATH=$(CURDIR)/app:$(CURDIR)/sidecar PYWEBVIEW_GUI=$(TOOLKIT) \
-	  exec build/window-$(TOOLKIT)/bin/python -m colibri_app --sidecar $(abspath $(BIN)/sidecar) $(ARGS)
+	  exec build/window-$(TOOLKIT)/bin/python -m colibri_app --sidecar $(abspath $(BIN)/sidecar) $(addprefix --model ,$(MODEL)) $(ARGS)
 
 ##@ Check
 

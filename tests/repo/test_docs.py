@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -113,6 +115,22 @@ def test_every_make_target_that_the_docs_name_exists() -> None:
         named |= set(re.findall(r"`?make ([a-z][a-z-]+)`", page.read_text()))
     assert {"setup", "run", "test"} <= named
     assert [name for name in sorted(named) if f"\n{name}:" not in makefile] == []
+
+
+@pytest.mark.parametrize("target", ["run", "app"])
+def test_the_first_command_downloads_no_model_unless_one_is_asked_for(target: str) -> None:
+    def needs(*variables: str) -> str:
+        command = ["make", "--dry-run", "--question", "--print-data-base", target, *variables]
+        # What a make around the tests was given is not meant for this one.
+        environ = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+        told = subprocess.run(
+            command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+        ).stdout
+        return " ".join(line for line in told.splitlines() if line.startswith(f"{target}: "))
+
+    assert " setup " in needs()
+    assert " model " not in needs()
+    assert " model " in needs("MODEL=smollm2-135m-instruct")
 
 
 def test_every_client_is_set_up_as_the_dashboard_shows_it() -> None:
