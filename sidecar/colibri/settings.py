@@ -468,7 +468,9 @@ def read_config(path: Path) -> dict[str, Any]:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror or error}.", where=str(path)) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"cannot be read as TOML: {error}.", where=str(path)) from error
     flat: dict[str, Any] = {}
     for section, entries in tree.items():
@@ -534,6 +536,12 @@ def reference() -> str:
         "A flag wins over an environment variable, the variable over `config.toml`, the file over",
         "the default. `coli config show --origin` prints every value and where it came from.",
         "This page is generated: `coli config reference > docs/settings.md`.",
+        "",
+        "`coli config path` prints where the file belongs. A key `server.port` is `port` below",
+        '`[server]`, with TOML\'s own types: `port = 9000`, `force = true`, `mirrors = ["DIR"]`.',
+        "A variable separates the entries of a list by commas; true/false is one of 1, true, yes,",
+        "on and 0, false, no, off; an empty variable counts as not set. Where files lie is said",
+        "by two other variables: `COLIBRI_HOME` moves them all, `COLIBRI_MODELS_DIR` the models.",
         "",
         "| flag | variable | config key | type | default | meaning |",
         "|---|---|---|---|---|---|",

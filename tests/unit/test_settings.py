@@ -78,6 +78,12 @@ def test_the_key_has_no_flag_because_command_lines_are_public() -> None:
     assert row.flags == ()
 
 
+def test_a_config_file_that_cannot_be_read_is_not_said_to_be_bad_toml(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings.read_config(tmp_path)
+    assert str(caught.value) == f"{tmp_path}: cannot be read: Is a directory."
+
+
 def test_lists_come_from_commas_and_from_arrays() -> None:
     environ = {"COLI_ALLOWED_HOSTS": "a.example, b.example,"}
     assert settings.resolve(environ=environ).settings.allowed_hosts == ("a.example", "b.example")
