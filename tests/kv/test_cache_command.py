@@ -69,7 +69,7 @@ def test_the_list_shows_a_running_servers_store(model: Path, store: PrefixStore)
     assert list(tokens.values()) == [4 * TOKENS, 3 * TOKENS]
     shown = run("list", model)
     assert shown.exit_code == 0
-    assert f"process {os.getpid()} writes" in shown.stdout
+    assert f"1 file of slots, process {os.getpid()} writes" in shown.stdout
     assert ids_of(store, tokens_of(1, 2, 3))[-1].hex()[:12] in shown.stdout
     # Looking changed nothing.
     assert store.state == "ready"

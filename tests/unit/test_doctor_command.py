@@ -53,6 +53,17 @@ def report(*arguments: str) -> dict[str, Any]:
     return content
 
 
+def test_the_remedy_for_a_broken_config_file_works_with_that_file() -> None:
+    path = paths.config_file()
+    path.parent.mkdir(parents=True)
+    path.write_text("[server]\nport = = 1\n")
+    found = report()["findings"][0]
+    assert found["where"] == str(path)
+    _, command, _ = found["fix"].split("`")
+    result = run(*command.removeprefix("coli ").split())
+    assert result.exit_code == 0, result.output
+
+
 def test_a_healthy_machine_and_model_end_with_0(whole: Path) -> None:
     content = report(str(whole), "--deep")
     assert content["exit_code"] == 0, content["findings"]

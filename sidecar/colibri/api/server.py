@@ -402,7 +402,7 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
     except OSError as error:
         raise UsageError(
-            f"{host!r} is no address of this machine: {error}.", where="--host"
+            f"{host!r} is no address of this machine: {error.strerror or error}.", where="--host"
         ) from error
     listener = socket.socket(family, kind)
     try:

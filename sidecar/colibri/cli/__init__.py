@@ -27,7 +27,10 @@ INTERRUPTED = 130
 
 # name: (module:command, one line of help). The help stands here so that listing imports nothing.
 COMMANDS = {
-    "serve": ("colibri.cli.serve:serve", "Serve a model over HTTP (OpenAI-compatible)."),
+    "serve": (
+        "colibri.cli.serve:serve",
+        "Serve a model over HTTP, in OpenAI's and Anthropic's dialects.",
+    ),
     "chat": ("colibri.cli.chat:chat", "Chat in the terminal."),
     "web": ("colibri.cli.web:web", "Serve a model, and open the dashboard in the web browser."),
     "models": (

@@ -128,7 +128,8 @@ def _time(seconds: int) -> str:
 
 def _print(name: str, what: Inventory, budget: int) -> None:
     writer = f", process {what.writer} writes" if what.writer else ""
-    slots = f", {len(what.slots)} files of slots" if what.slots else ""
+    count = len(what.slots)
+    slots = f", {count} file{'' if count == 1 else 's'} of slots" if count else ""
     click.echo(f"{name}: {what.held_bytes / 1e9:.2f} of {budget / 1e9:.2f} GB{slots}{writer}")
     for layout, prefix in _prefixes(what):
         pinned = f"  pinned {prefix.kept_tokens:,}" if prefix.kept_tokens else ""
@@ -197,5 +198,9 @@ def _find(prefix: str, ids: Sequence[bytes], off: bool) -> bytes:
             hint="`coli cache list` prints the ids.",
         )
     if len(found) > 1:
-        raise UsageError(f"{len(found)} prefixes begin with {prefix!r}.", where="PREFIX")
+        raise UsageError(
+            f"{len(found)} prefixes begin with {prefix!r}.",
+            where="PREFIX",
+            hint="Give more letters of the id.",
+        )
     return found[0]

@@ -52,7 +52,8 @@ def folders(names: tuple[str, ...]) -> list[Path]:
 def doctor(model: str | None, mirrors: tuple[str, ...], deep: bool, as_json: bool) -> int:
     """Check settings, machine and MODEL (a name or a folder) and say what to do.
 
-    Without MODEL the chosen or only installed model is checked.
+    Without MODEL the chosen model is checked, else the only installed one; where none is
+    installed, the starter model.
     """
     found: list[Finding] = []
     facts: dict[str, Any] = {}
@@ -107,7 +108,7 @@ def _settings(found: list[Finding]) -> settings.Settings:
     try:
         resolved = settings.resolve()
     except UsageError as failure:
-        fix = "Correct it; `coli config show --origin` prints what is read."
+        fix = "Correct it; `coli config reference` describes every setting."
         found.append(findings.from_error(failure, str(path), fix))
         return settings.Settings()
     for sentence in resolved.warnings:

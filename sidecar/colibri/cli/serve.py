@@ -86,7 +86,7 @@ class Serving:
 @click.command()
 @settings_options("model", "engine", "server", "log")
 def serve(resolved: settings.Resolved) -> int:
-    """Serve a model over HTTP (OpenAI-compatible)."""
+    """Serve a model over HTTP, in OpenAI's and Anthropic's dialects."""
     return run(resolved.settings)
 
 

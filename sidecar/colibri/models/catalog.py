@@ -112,7 +112,9 @@ def resolve(model: str, folder: Path | None = None) -> Path:
         raise ModelNotFoundError(
             "the folder holds no config.json, so it is no model.",
             where=str(path),
-            hint=f"Convert it first: coli convert {ggufs[0]} OUT" if ggufs else None,
+            hint=f"Convert it first: coli convert {ggufs[0]} OUT"
+            if ggufs
+            else "Give the folder that holds config.json, tokenizer.json and the weights.",
         )
     if _is_file(path) and path.suffix == ".gguf":
         raise ModelNotFoundError(

@@ -183,7 +183,11 @@ def read(path: Path) -> GgufFile:
     cursor = _Cursor(path)
     try:
         if cursor.take(4, "the magic") != MAGIC:
-            raise ModelError("this is no GGUF file.", where=cursor.where)
+            raise ModelError(
+                "this is no GGUF file.",
+                where=cursor.where,
+                hint="Give a .gguf file, or a Hugging Face folder with config.json and weights.",
+            )
         version = cursor.number("I", "the version")
         if version not in _VERSIONS:
             raise ModelError(

@@ -169,7 +169,9 @@ class Shelf:
         served = self._served
         if served is not None and served.name == name:
             return catalog.describe(served)
-        raise ModelNotFoundError(f"no model named {name[:80]!r} is installed.")
+        raise ModelNotFoundError(
+            f"no model named {name[:80]!r} is installed.", hint="GET /api/models lists them."
+        )
 
     # ---- deleting ----
 

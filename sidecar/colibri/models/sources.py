@@ -106,13 +106,21 @@ def open_source(source: Path, tokenizer: Path | None = None) -> Source:
 
 def _open_folder(folder: Path, mtp_only: bool = False) -> Source:
     if (folder / packed.INDEX_NAME).exists():
-        raise UsageError("this is a packed container already.", where=str(folder))
+        raise UsageError(
+            "this is a packed container already.",
+            where=str(folder),
+            hint="It needs no conversion: give it to --model, or convert what it was made from.",
+        )
     if not mtp_only and not (folder / "config.json").exists():
         ggufs = sorted(folder.glob("*.gguf"))
         if len(ggufs) == 1:
             return _open_gguf(ggufs[0])
         if not folder.is_dir():
-            raise UsageError("this is neither a folder nor a file of weights.", where=str(folder))
+            raise UsageError(
+                "this is neither a folder nor a file of weights.",
+                where=str(folder),
+                hint="Give a Hugging Face folder with config.json and weights, or a .gguf file.",
+            )
         raise ModelNotFoundError(
             "the folder holds no config.json, so it is no model.",
             where=str(folder),
