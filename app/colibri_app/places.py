@@ -36,7 +36,7 @@ def window() -> Path:
 
 
 def choices() -> Path:
-    """What was chosen in the window for the server: the model."""
+    """What was chosen in the window: the model, and whether the page is dark."""
     return folder() / "choices.json"
 
 

@@ -215,9 +215,15 @@ class App:
     # ---- the sidecar ----
 
     def _arguments(self) -> tuple[str, ...]:
-        """What the sidecar is started with: what was given, and the model that was chosen here."""
+        """What the sidecar is started with: what was given, and the model that was chosen here.
+
+        A chosen folder that has vanished is asked for until the page has said so, and again once it
+        is back: its drive may come and go.
+        """
         model = self._choices.get("model")
-        if "--model" in self._given or not isinstance(model, str) or not Path(model).is_dir():
+        if "--model" in self._given or not isinstance(model, str):
+            return self._given
+        if self._choices.get("missed") == model and not _is_folder(model):
             return self._given
         return (*self._given, "--model", model)
 
@@ -355,8 +361,18 @@ class App:
 
     def _on_ready(self) -> None:
         log.info("the page is there: %s", self._shown or "our own")
-        for notice in self._notices if self._shown is not None else ():
+        if self._shown is None:
+            return
+        for notice in self._notices:
             self._window.tell(notice)
+        self._note_missed()
+
+    def _note_missed(self) -> None:
+        """Keeps that the page has told of a chosen model that has vanished, or that it is back."""
+        model = self._choices.get("model")
+        missed = model if isinstance(model, str) and not _is_folder(model) else None
+        if missed != self._choices.get("missed") and "--model" not in self._given:
+            self._choose("missed", missed)
 
     def _retry(self) -> None:
         state = self._supervisor.state
@@ -435,6 +451,14 @@ class App:
         """Opens an address of the web in the default browser; nothing else."""
         if address.startswith(("http://", "https://", "mailto:")):
             webbrowser.open(address)
+
+
+def _is_folder(path: str) -> bool:
+    """False also for what may not be looked at, and for what is no path at all."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _read_choices(path: Path) -> dict[str, Any]:

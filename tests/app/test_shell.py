@@ -195,6 +195,44 @@ def test_a_model_chosen_in_the_window_is_served_now_and_next_time(
     assert sidecar.restarted == [["--model", str(tmp_path)]]
 
 
+@pytest.mark.parametrize("name", ["glm", "a" * 300])
+def test_a_chosen_model_that_has_vanished_is_asked_for_until_the_page_has_said_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """The sidecar then says that it is not there, where it would serve another one unasked."""
+    gone = tmp_path / "drive" / name
+    asked = ("--model", str(gone))
+    places.choices().parent.mkdir(parents=True)
+    places.choices().write_text(json.dumps({"model": str(gone)}))
+    for said in (False, True):
+        app, _, _ = make_app(monkeypatch)
+        assert app._arguments() == asked
+        if said:
+            app._on_said(Said(0, "ready", {}))
+    app, _, _ = make_app(monkeypatch)
+    assert app._arguments() == ()
+    assert json.loads(places.choices().read_text())["model"] == str(gone)
+
+
+def test_a_chosen_model_that_comes_back_is_served_and_missed_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drive = tmp_path / "drive"
+    asked = ("--model", str(drive))
+    places.choices().parent.mkdir(parents=True)
+    places.choices().write_text(json.dumps({"model": str(drive)}))
+    found = []
+    for there in (False, False, True, False, False):
+        if there:
+            drive.mkdir()
+        elif drive.exists():
+            drive.rmdir()
+        app, _, _ = make_app(monkeypatch)
+        found.append(app._arguments())
+        app._on_said(Said(0, "ready", {}))
+    assert found == [asked, (), asked, asked, ()]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"model": 5, "dark": "yes"}', "[" * 100_000])
 def test_damaged_choices_choose_nothing(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     places.choices().parent.mkdir(parents=True)

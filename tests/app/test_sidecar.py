@@ -134,7 +134,11 @@ def test_a_model_that_does_not_open_leaves_a_server_that_says_so(tmp_path: Path)
     """A window that came up with a failure alone could not load another model."""
     (tmp_path / "config.json").write_text('{"model_type": "llama"')
     (tmp_path / "nothing").mkdir()
-    for given, words in ((tmp_path, "config.json"), (tmp_path / "nothing", "holds no config.json")):
+    for given, words in (
+        (tmp_path, "config.json"),
+        (tmp_path / "nothing", "holds no config.json"),
+        (tmp_path / "gone", f"{tmp_path / 'gone'}: there is no such folder"),
+    ):
         with child("--model", str(given), "--port", "0", wishes=Wishes()) as process:
             found = greeting(process)
             bearer = {"Authorization": f"Bearer {found.token}"}

@@ -124,6 +124,13 @@ def resolve(model: str, folder: Path | None = None) -> Path:
         )
     names = [item.name for item in (installed(root) if folder else available())]
     known = f"installed: {', '.join(names)}" if names else f"no model is installed in {root}"
+    if model and not _is_name(model):
+        raise ModelNotFoundError(
+            f"there is no such folder; {known}.",
+            where=str(path),
+            hint="It may have been moved, or its drive is not connected. --model takes the name of "
+            "an installed model or the path of a model folder.",
+        )
     raise ModelNotFoundError(
         f'there is no installed model and no folder "{model}"; {known}.',
         hint="Give the name of an installed model or the path of a model folder.",
