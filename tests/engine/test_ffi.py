@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +43,19 @@ def _refused(call: Callable[[], Any]) -> EngineError:
         call()
     assert caught.value.message
     return caught.value
+
+
+@pytest.mark.parametrize(("source", "todo"), [(True, "make setup"), (False, "install Colibri")])
+def test_a_missing_extension_says_what_to_do_where_the_program_runs(
+    monkeypatch: pytest.MonkeyPatch, source: bool, todo: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "colibri.engine._colibri", None)
+    monkeypatch.setattr("colibri.paths.in_source_tree", lambda: source)
+    spec = importlib.util.find_spec(cvalues.__name__)
+    assert spec
+    assert spec.loader
+    with pytest.raises(ImportError, match=todo):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 def test_opening_tells_the_bytes_that_it_has_read(tmp_path: Path) -> None:

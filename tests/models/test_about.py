@@ -64,6 +64,10 @@ def test_without_a_starter_model_the_error_says_what_to_do(monkeypatch: pytest.M
     monkeypatch.setattr(paths, "starter_dir", lambda: None)
     with pytest.raises(ModelNotFoundError, match="make model"):
         model_folder(Settings())
+    with monkeypatch.context() as installed:
+        installed.setattr(paths, "in_source_tree", lambda: False)
+        with pytest.raises(ModelNotFoundError, match=r"no model is installed\. --model also takes"):
+            model_folder(Settings())
     files.llama_folder(paths.models_dir() / "mine")
     assert model_folder(Settings()) == paths.models_dir() / "mine"
     files.llama_folder(paths.models_dir() / "too")

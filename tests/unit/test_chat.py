@@ -9,15 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from colibri.cli.chat_client import Client, Piece
+from colibri import paths
+from colibri.cli.chat import Talk
+from colibri.cli.chat_client import Client, Model, Piece
 from colibri.engine.fake import Script
 from colibri.errors import NetworkError, RequestError, UsageError
 from colibri.models.about import About
+from colibri.settings import Settings
 from tests.support.fakeserver import FakeServer, served_model
 
 CHAT = [sys.executable, "-m", "colibri.cli", "chat"]
@@ -37,8 +40,8 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def serving(*scripts: Script, **options: object) -> Iterator[FakeServer]:
-    server = FakeServer(*scripts, model=served_model(about=ABOUT), **options)  # type: ignore[arg-type]
+def serving(*scripts: Script, about: About = ABOUT, **options: object) -> Iterator[FakeServer]:
+    server = FakeServer(*scripts, model=served_model(about=about), **options)  # type: ignore[arg-type]
     server.start()
     try:
         yield server
@@ -160,6 +163,24 @@ def test_a_terminal_shows_examples_streams_and_ends_with_ctrl_d() -> None:
         terminal.wait_for("> ")
         terminal.type("\x04")
         assert terminal.end() == 0
+
+
+def test_the_starter_model_names_a_way_to_chat_that_works_where_the_program_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(about=About("A note.", starter=True)) as server:
+        starter = Client(server.url).model()
+    said = []
+    for model, source in ((starter, True), (starter, False), (Model("mine", "A note."), True)):
+        monkeypatch.setattr(paths, "in_source_tree", lambda here=source: here)
+        talk = Talk(Settings(), ExitStack())
+        talk.model = model
+        talk.greet()
+        said.append(capsys.readouterr().err)
+    assert "make model" in said[0]
+    assert "coli chat --model FOLDER" in said[1]
+    assert "make" not in said[1]
+    assert "chats" not in said[2]
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_chat() -> None:

@@ -22,7 +22,7 @@ from typing import Final, TextIO
 
 import click
 
-from colibri import logs, settings
+from colibri import logs, paths, settings
 from colibri.cli import report, server
 from colibri.cli.chat_client import Client, Model
 from colibri.cli.options import settings_options
@@ -37,6 +37,11 @@ _HELP: Final = """\
 /quit          leave, as Ctrl-D does
 \"\"\"            begins and ends a message of several lines
 Ctrl-C         stops an answer"""
+# How to get a model that chats, from a source tree and where the program is installed.
+_FETCH: Final = "make model, then coli chat --model smollm2-135m-instruct"
+_BRING: Final = (
+    "coli chat --model FOLDER (of a GGUF file: coli convert FILE.gguf FOLDER, before that)"
+)
 _BLOCK: Final = '"""'
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -146,6 +151,8 @@ class Talk:
             _say("Try:")
             for example in self.model.examples:
                 _say(f"  {example}")
+        if self.model.starter:
+            _say(f"One that chats: {_FETCH if paths.in_source_tree() else _BRING}")
 
     def ask(self, text: str) -> None:
         """Sends a message and prints the answer as it arrives.

@@ -24,11 +24,12 @@ _CLIENT_ERRORS: Final = range(400, 500)
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The model that a server offers."""
+    """The model that a server offers; `starter`: the one that comes with the program."""
 
     id: str
     note: str = ""
     examples: tuple[str, ...] = ()
+    starter: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,12 @@ class Client:
             _refuse(response.status, body)
             entry = json.loads(body)["data"][0]
             about = entry.get("about") or {}
-            return Model(entry["id"], about.get("note", ""), tuple(about.get("examples", ())))
+            return Model(
+                entry["id"],
+                about.get("note", ""),
+                tuple(about.get("examples", ())),
+                about.get("starter") is True,
+            )
         except (OSError, http.client.HTTPException) as error:
             raise NetworkError(f"no server answers: {error}.", where=self.url) from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:

@@ -137,14 +137,14 @@ def model_folder(chosen: Settings) -> Path:
     models = catalog.installed()
     if len(models) == 1:
         return models[0].folder
-    names = ", ".join(model.name for model in models)
-    raise ModelNotFoundError(
-        f"several models are installed: {names}." if models else "no model is installed.",
-        where="--model",
-        hint="Choose one with --model NAME."
-        if models
-        else "`make model` installs a small one; --model also takes a folder.",
-    )
+    if models:
+        names = ", ".join(model.name for model in models)
+        what, hint = f"several models are installed: {names}.", "Choose one with --model NAME."
+    else:
+        what, hint = "no model is installed.", "--model also takes a folder."
+        if paths.in_source_tree():
+            hint = "`make model` installs a small one; --model also takes a folder."
+    raise ModelNotFoundError(what, where="--model", hint=hint)
 
 
 def engine_options(chosen: Settings, folder: Path) -> dict[str, Any]:

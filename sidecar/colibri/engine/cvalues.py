@@ -14,14 +14,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from colibri import paths
 from colibri.engine.status import EngineError, Status
 from colibri.engine.table import EngineOptions, Geometry, Tensor
 
 try:
     from colibri.engine._colibri import ffi, lib
 except ImportError as error:
+    todo = "build it with `make setup`" if paths.in_source_tree() else "install Colibri again"
     raise ImportError(
-        f"the engine's compiled extension cannot be loaded ({error}); build it with `make setup`"
+        f"the engine's compiled extension cannot be loaded ({error}); {todo}"
     ) from error
 
 __all__ = [
