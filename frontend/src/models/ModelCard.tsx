@@ -31,7 +31,7 @@ interface ModelCardProps {
 export function ModelCard({ model, tasks, busy, actions, onDelete, onOptions }: ModelCardProps) {
   const { t, i18n } = useTranslation();
   const usable = model.problem === null;
-  const fit = useFit(model.name, usable && !busy);
+  const fit = useFit(model, usable && !busy);
   const shown = (["load", "verify"] as const).flatMap(
     (kind) => tasks.find((task) => task.kind === kind) ?? [],
   );

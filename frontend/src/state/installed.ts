@@ -1,7 +1,16 @@
 /** The installed models and the work that is being done on them, as the server tells. */
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useRef } from "react";
-import { fitOf, type Installed, listInstalled, listTasks, type Task } from "@/api/installed";
+import { HttpError } from "@/api/http";
+import {
+  type Fit,
+  fitOf,
+  type Installed,
+  type InstalledModel,
+  listInstalled,
+  listTasks,
+  type Task,
+} from "@/api/installed";
 import { keys, queryClient } from "./queries";
 
 const BUSY_MS = 500;
@@ -15,15 +24,29 @@ export function useInstalled() {
   });
 }
 
-/** How a model fits. The server measures for a second, so it is kept for a while. */
-export function useFit(name: string, wanted: boolean) {
-  return useQuery({
-    queryKey: keys.fit(name),
-    queryFn: ({ signal }) => fitOf(name, signal),
+const CONFLICT = 409;
+
+/**
+ * How a model fits. The server measures for a second, so it is kept for a while: the refusal of a
+ * damaged model too, which as an error would be asked for at every look.
+ */
+export function useFit({ name, size_bytes }: InstalledModel, wanted: boolean) {
+  const { data, error, isFetching } = useQuery({
+    queryKey: [...keys.fit(name), size_bytes],
+    queryFn: async ({ signal }): Promise<{ fit?: Fit; refusal?: HttpError }> => {
+      try {
+        return { fit: await fitOf(name, signal) };
+      } catch (problem) {
+        if (problem instanceof HttpError && problem.status === CONFLICT)
+          return { refusal: problem };
+        throw problem;
+      }
+    },
     enabled: wanted,
     staleTime: 300_000,
     refetchOnWindowFocus: false,
   });
+  return { data: data?.fit, error: data?.refusal ?? error, isFetching };
 }
 
 /** The last tasks, latest first; lists are renewed when one of them ends. */

@@ -72,7 +72,7 @@ interface RowProps {
 
 function Row({ model, busy, loading, onChoose }: RowProps) {
   const { t, i18n } = useTranslation();
-  const { data: fit, error } = useFit(model.name, true);
+  const { data: fit, error } = useFit(model, true);
   // What does not fit has no speed to promise.
   const speed = fit?.fits ? fit.tokens_per_second : null;
   return (
