@@ -189,6 +189,13 @@ def test_R040_a_schema_that_does_not_compile_is_a_note_and_no_constraint(schema:
         assert isinstance(found[0], CallStart)
 
 
+def test_a_schema_on_which_the_library_fails_is_a_note_and_no_error() -> None:
+    """Found by fuzzing: it cuts what it cannot read for its message, here inside a letter."""
+    grammar = json_schema({**SCHEMA, "required": "é" * 300}, syntax(HERMES, LETTERS))
+    (note,) = grammar.notes
+    assert "the grammar library failed on it" in note
+
+
 def test_R040_unknown_keywords_are_left_out_with_a_note() -> None:
     schema = {"type": "string", "format": "strange", "not": {"const": "a"}}
     grammar = json_schema(schema, syntax(HERMES, LETTERS))

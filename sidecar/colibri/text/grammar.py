@@ -155,7 +155,7 @@ class _Writer:
             return None
         options = {"x-guidance": {"lenient": True, "whitespace_pattern": _BLANKS}}
         body = f"%json {json.dumps({**schema, **options} if isinstance(schema, dict) else schema)}"
-        failed, messages = LLMatcher.validate_grammar_with_warnings(f"start: {body}\n")
+        failed, messages = _validated(f"start: {body}\n")
         if failed:
             self._note(what, messages[0])
             return None
@@ -327,6 +327,19 @@ def _literal(text: str) -> str:
 
 
 # ---- matching ------------------------------------------------------------------------------------
+
+
+def _validated(source: str) -> tuple[bool, list[str]]:
+    """Whether the library refuses the grammar, and what it says."""
+    try:
+        refused, messages = LLMatcher.validate_grammar_with_warnings(source)
+    except BaseException as error:
+        # A panic of compiled Rust is no `Exception`. A message that the library cuts inside a
+        # letter of two bytes is enough for one.
+        if type(error).__name__ != "PanicException":
+            raise
+        return True, [f"the grammar library failed on it: {error}"]
+    return bool(refused), list(messages)
 
 
 def _reason(library: LLMatcher) -> str:
