@@ -20,6 +20,7 @@ import { openSheet } from "@/state/ui";
 import { IconButton } from "@/ui/Button";
 import { Menu } from "@/ui/Menu";
 import { ModelPicker } from "./ModelPicker";
+import { TitleField } from "./TitleField";
 
 export function ChatHeader({ chat }: { chat: Chat | null }) {
   const { t } = useTranslation();
@@ -82,24 +83,10 @@ function Title({ chat }: { chat: Chat }) {
       </h1>
     );
   }
-  const done = (title: string) => {
-    setEditing(false);
-    if (title.trim() !== "" && title !== chat.title) changeChat(chat.id, { title: title.trim() });
-  };
   return (
-    <input
-      // biome-ignore lint/a11y/noAutofocus: the user has just asked for this field
-      autoFocus
-      aria-label={t("chat.rename")}
-      defaultValue={chat.title}
-      maxLength={300}
-      onFocus={(event) => event.target.select()}
-      onBlur={(event) => done(event.target.value)}
-      onKeyDown={(event) => {
-        if (event.nativeEvent.isComposing) return;
-        if (event.key === "Enter") done(event.currentTarget.value);
-        if (event.key === "Escape") setEditing(false);
-      }}
+    <TitleField
+      chat={chat}
+      onClose={() => setEditing(false)}
       className="field max-w-96 font-semibold"
     />
   );

@@ -11,6 +11,7 @@ import { notify, openSheet } from "@/state/ui";
 import { IconButton } from "@/ui/Button";
 import { Confirm } from "@/ui/Confirm";
 import { Menu } from "@/ui/Menu";
+import { TitleField } from "./TitleField";
 
 export function ChatRow({ chat }: { chat: ChatSummary }) {
   const { t } = useTranslation();
@@ -35,27 +36,9 @@ export function ChatRow({ chat }: { chat: ChatSummary }) {
   }
 
   if (renaming) {
-    const done = (text: string) => {
-      setRenaming(false);
-      if (text.trim() !== "" && text !== chat.title) changeChat(chat.id, { title: text.trim() });
-    };
     return (
       <li>
-        <input
-          // biome-ignore lint/a11y/noAutofocus: the user has just asked for this field
-          autoFocus
-          aria-label={t("chat.rename")}
-          defaultValue={chat.title}
-          maxLength={300}
-          onFocus={(event) => event.target.select()}
-          onBlur={(event) => done(event.target.value)}
-          onKeyDown={(event) => {
-            if (event.nativeEvent.isComposing) return;
-            if (event.key === "Enter") done(event.currentTarget.value);
-            if (event.key === "Escape") setRenaming(false);
-          }}
-          className="field"
-        />
+        <TitleField chat={chat} onClose={() => setRenaming(false)} />
       </li>
     );
   }
