@@ -31,6 +31,8 @@ ENGINE = "--engine-child" if PROGRAM else "colibri.engine.child"
 SECONDS = 120
 # Whatever has ended the app, this long afterwards nothing of it may be left.
 LEAVE_SECONDS = 5
+# What a stroke of a key does is seen within this, however busy the machine is.
+LOST_SECONDS = 20
 KEY = "secret"
 # The dashboard has about 1,500 colours, a page of the window itself 700, an empty window a few
 # dozen, for its menu.
@@ -247,6 +249,19 @@ class App:
 
     def keys(self, *keys: str) -> None:
         self.run("xdotool", "key", "--delay", "50", *keys)
+
+    def press(self, keys: str, seen: Callable[[], T | None]) -> None:
+        """Presses keys until what they do is seen. The next stroke waits until the one before must
+        have been lost: a late one of two would undo what the other has switched.
+        """
+
+        def pressed() -> bool:
+            self.keys(keys)
+            with suppress(AssertionError):
+                until(keys, seen, LOST_SECONDS)
+            return bool(seen())
+
+        until(keys, pressed)
 
     def type(self, text: str) -> None:
         self.run("xdotool", "type", "--delay", "20", text)

@@ -201,7 +201,7 @@ def test_files_and_links_go_through_the_system(screen: str, home: Path, tmp_path
         running.menu(0, 3)
         until("the page's address", lambda: f"{running.url}/app/ libraries=" in opened())
         running.menu(2, 1)
-        until("the log", lambda: opened()[-1].endswith("app.log libraries="))
+        until("the log", lambda: [one for one in opened() if one.endswith("app.log libraries=")])
         running.close()
         running.gone()
 
@@ -259,8 +259,8 @@ def test_the_page_keeps_its_settings_and_the_window_its_place(
             running.page_is_there()
             running.painted()
             if start == 0:
-                running.run("wmctrl", "-i", "-a", running.window())
-                until("keys", lambda app=running: app.keys("ctrl+shift+y") or dark())
+                running.front()
+                running.press("ctrl+shift+y", dark)
             until("a dark page", dark)
             running.shot("dark")
             running.close()
