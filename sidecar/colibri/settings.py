@@ -31,6 +31,8 @@ from colibri import paths, sizes
 from colibri.errors import UsageError
 
 ENV_PREFIX = "COLI_"
+# Of the benchmarks (docs/benchmarks.md), which start servers with them in the environment.
+_BENCH_PREFIX = f"{ENV_PREFIX}BENCH_"
 MAX_PORT = 65535
 SMALLEST_CONTEXT = 64
 # Far beyond any model; larger numbers are slips of the finger.
@@ -505,7 +507,9 @@ def resolve(
     warnings = [
         _unknown("environment variable", name, variables)
         for name in environ
-        if name.startswith(ENV_PREFIX) and name not in variables
+        if name.startswith(ENV_PREFIX)
+        and not name.startswith(_BENCH_PREFIX)
+        and name not in variables
     ]
     warnings += [
         f"{config_path}: {_unknown('key', key, keys)}" for key in config if key not in keys

@@ -146,6 +146,11 @@ def test_a_config_that_is_no_toml_is_refused() -> None:
         settings.resolve(environ={})
 
 
+def test_variables_of_the_benchmarks_are_no_unknown_settings() -> None:
+    found = settings.resolve(environ={"COLI_BENCH_CACHE": "/x", "COLI_BENCHES": "1"}).warnings
+    assert [text.split()[3] for text in found] == ["COLI_BENCHES"]
+
+
 def test_misspelt_names_are_warned_about_with_their_nearest_neighbour() -> None:
     path = write_config("[server]\nprot = 1\n")
     warnings = settings.resolve(environ={"COLI_MAX_QUEU": "1", "COLI_X": "1"}).warnings
