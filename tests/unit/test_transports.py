@@ -6,6 +6,7 @@ Covers R098, R165, R197, R208.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import queue
 import signal
@@ -337,6 +338,27 @@ def test_the_api_key_does_not_reach_the_child(monkeypatch: pytest.MonkeyPatch) -
     engine.wait_ready(TIMEOUT)
     assert "COLI_API_KEY" not in psutil.Process(engine.status().pid).environ()
     engine.stop()
+
+
+def test_lines_of_the_child_are_told_with_their_level_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "colibri.engine.child")
+    engine = ProcessEngine(
+        ChildSpec(factory="tests.support.talkative:open_backend", options={}, log_level="debug"),
+        QUICK,
+    )
+    engine.start()
+    engine.wait_ready(TIMEOUT)
+    engine.stop()  # joins the thread that reads the log
+    told = [item for item in caplog.record_tuples if item[0] == "colibri.engine.child"]
+    lines = [(level, text) for _, level, text in told if "talkative" in text or "library" in text]
+    assert lines == [
+        (logging.DEBUG, "talkative a detail"),
+        (logging.WARNING, "talkative a doubt"),
+        (logging.ERROR, "talkative a trouble"),
+        (logging.INFO, "INFORMAL words of a library"),
+    ]
 
 
 def test_frames_survive_the_pipe_and_nonsense_is_refused_by_name() -> None:

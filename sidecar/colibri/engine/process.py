@@ -61,6 +61,11 @@ child_log = logging.getLogger("colibri.engine.child")
 _CHILD_MARK = "COLIBRI_ENGINE_CHILD"
 _LAST_WORDS = 20
 _CRASHES_PER_PROMPT = 2
+# What the child's lines begin with (`child.main`).
+_LEVELS = {
+    logging.getLevelName(level): level
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,15 @@ def _environment() -> dict[str, str]:
         # The child must import the very package that started it, however that one was found.
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return environment
+
+
+def _leveled(line: str) -> tuple[int, str]:
+    """The level that a line of the child begins with, and the rest. A line without one, of a
+    library or of the system's last words, is information.
+    """
+    name, _, rest = line.partition(" ")
+    level = _LEVELS.get(name)
+    return (logging.INFO, line) if level is None else (level, rest)
 
 
 def _gigabytes(size: int) -> str:
@@ -353,4 +367,5 @@ class ProcessEngine(EngineClient):
         for raw in child.errors:
             line = raw.decode("utf-8", "replace").rstrip()
             child.last_words.append(line)
-            child_log.info("%s", line)
+            level, text = _leveled(line)
+            child_log.log(level, "%s", text)
