@@ -21,6 +21,8 @@ static const float first_weights[CLB_FEATURES] = {0.05f, 0.1f, 0.15f, 0.2f, 0.2f
 #define FIT_ROUNDS 60
 /* Steps after which an observation counts half. */
 #define OBSERVATION_HALF_LIFE 1024.0
+/* Steps without a request that pass one by one; the fit, with nothing to learn from, has settled then. */
+#define MOST_IDLE (8 * FIT_STEPS)
 /* Pull towards the first weights, in units of squared features: gone after a few hundred experts' uses. */
 #define RIDGE 0.5
 #define LEAST_CHANCE 1e-5f
@@ -121,6 +123,17 @@ static void observe(clb_policy *policy, const float x[CLB_FEATURES], int used)
     }
 }
 
+/* What was seen counts less after so many steps. */
+static void forget(clb_policy *policy, double steps)
+{
+    double left = exp2(-steps / OBSERVATION_HALF_LIFE);
+    for (int i = 0; i < CLB_FEATURES; i++) {
+        for (int j = 0; j <= i; j++)
+            policy->gram[i][j] *= left;
+        policy->moment[i] *= left;
+    }
+}
+
 /* Coordinate descent; scales count positively, the constant freely. */
 static void fit(clb_policy *policy)
 {
@@ -139,12 +152,7 @@ static void fit(clb_policy *policy)
         }
     for (int i = 0; i < CLB_FEATURES; i++)
         policy->weight[i] = (float)w[i];
-    double left = exp2(-FIT_STEPS / OBSERVATION_HALF_LIFE);
-    for (int i = 0; i < CLB_FEATURES; i++) {
-        for (int j = 0; j <= i; j++)
-            policy->gram[i][j] *= left;
-        policy->moment[i] *= left;
-    }
+    forget(policy, FIT_STEPS);
 }
 
 /* ---- events -------------------------------------------------------------------------------- */
@@ -179,6 +187,19 @@ void clb_policy_tick(clb_policy *policy)
         policy->until_fit = FIT_STEPS;
         fit(policy);
     }
+}
+
+void clb_policy_pass(clb_policy *policy, int64_t steps)
+{
+    if (steps > MOST_IDLE) {
+        int64_t rest = steps - MOST_IDLE;
+        policy->step += (uint32_t)rest;
+        policy->turn += rest;
+        forget(policy, (double)rest);
+        steps = MOST_IDLE;
+    }
+    for (; steps > 0; steps--)
+        clb_policy_tick(policy);
 }
 
 int clb_policy_is_scan(int32_t n_experts, int32_t n, int32_t rows)

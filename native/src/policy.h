@@ -85,6 +85,9 @@ int64_t clb_policy_bytes(int32_t n_layers, int32_t n_experts);
 void clb_policy_recall(clb_policy *policy, const int64_t *counts, const double *steps);
 /* One decode step has begun. */
 void clb_policy_tick(clb_policy *policy);
+/* So many decode steps have passed in which no layer asked for anything. As many ticks, up to what a fit that
+ * has nothing new to learn from still moves; but the time that this takes does not grow with their number. */
+void clb_policy_pass(clb_policy *policy, int64_t steps);
 /* Whether a request is a prompt passing. */
 int clb_policy_is_scan(int32_t n_experts, int32_t n, int32_t rows);
 /* A layer asks for n different experts, on behalf of `rows` tokens. */

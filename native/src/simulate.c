@@ -394,8 +394,8 @@ static int run(replay *r, const int32_t *records, int64_t n_words)
     int32_t step = n_words > 0 ? records[0] : 0;
     for (int64_t at = 0; at < n_words; at += CLB_TRACE_HEAD + records[at + 3]) {
         if (r->options->kind == COLIBRI_POLICY_OURS)
-            for (; step < records[at]; step++)
-                clb_policy_tick(&r->policy);
+            clb_policy_pass(&r->policy, (int64_t)records[at] - step);
+        step = records[at];
         if (!request(r, records + at, access))
             return 0;
         access += records[at + 3];

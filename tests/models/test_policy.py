@@ -56,6 +56,20 @@ def test_a_long_prompt_costs_decoding_next_to_nothing() -> None:
         assert after.margin >= FLOOR
 
 
+def test_a_trace_with_a_huge_gap_is_replayed_as_one_without() -> None:
+    """Made by hand: 2,147,483,000 steps in which nothing is asked for pass at once."""
+    made = routing.trace("zipf:1.2", SHAPES[0])
+    records = made.records.copy()
+    starts = list(made.starts())
+    for at in starts[len(starts) // 2 :]:
+        records[at] += 2_147_483_000
+    gapped = trace.Trace("gapped", made.layers, made.experts, records)
+    slots = policy.slots_of(made, 0.25)
+    before, after = policy.hit_rates(made, slots), policy.hit_rates(gapped, slots)
+    assert after.lru == before.lru
+    assert abs(after.ours - before.ours) < 0.05
+
+
 @pytest.mark.parametrize("kind", ["uniform", "zipf:0.8", "sticky"])
 def test_guesses_push_out_nothing_that_was_asked_for(kind: str) -> None:
     """R156."""
