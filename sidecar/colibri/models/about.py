@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from colibri import paths
+from colibri import paths, regular
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def read(folder: Path) -> About | None:
     """What the folder's file says, None without one or with one that cannot be used."""
     path = folder / NAME
     try:
-        with path.open("rb") as file:
+        with regular.open_file(path) as file:
             data = json.loads(file.read(_MAX_BYTES))
         note, examples = data.get("note", ""), data.get("examples", [])
         if not isinstance(examples, list) or not all(isinstance(t, str) for t in [note, *examples]):

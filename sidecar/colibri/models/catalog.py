@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from colibri import paths
+from colibri import paths, regular
 from colibri.errors import ModelError, ModelNotFoundError
 from colibri.families import detect
 from colibri.families.values import ConfigReader, parse_object
@@ -83,7 +83,7 @@ def describe(path: Path) -> Installed:
     size, where = 0, path / "config.json"
     try:
         size = sum(item.stat().st_size for item in path.glob("*.safetensors") if item.is_file())
-        config = parse_object(where.read_bytes(), str(where))
+        config = parse_object(regular.read_file(where), str(where))
         family = detect(config, str(where))
         geometry = family.geometry(ConfigReader(config, str(where)))
     except (ModelError, OSError) as error:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from colibri import regular
 from colibri.engine.table import Format, Geometry, Tensor
 from colibri.errors import ModelError
 from colibri.families import Family, TensorSpec, detect
@@ -81,7 +82,7 @@ def read_config(folder: Path) -> tuple[dict[str, Any], ConfigReader]:
 def read_file(path: Path) -> bytes:
     """A small file as a whole, failures as ModelError."""
     try:
-        return path.read_bytes()
+        return regular.read_file(path)
     except OSError as error:
         raise ModelError(
             f"the file cannot be read: {error.strerror or error}.",

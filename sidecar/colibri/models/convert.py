@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from colibri import __version__
+from colibri import __version__, regular
 from colibri.engine.table import Format, Layout
 from colibri.errors import ModelError, UsageError
 from colibri.families.values import show
@@ -220,7 +220,7 @@ def _fingerprint(
 def _file_fingerprint(path: Path) -> list[Any]:
     size = path.stat().st_size
     digest = packed.new_hash()
-    with path.open("rb") as stream:
+    with regular.open_file(path) as stream:
         digest.update(stream.read(_HEAD_BYTES))
         for number in range(1, _SAMPLES + 1):
             stream.seek(max(0, size * number // _SAMPLES - _SAMPLE_BYTES))

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from colibri import findings
+from colibri import findings, regular
 from colibri.families.values import show
 from colibri.findings import Finding
 from colibri.hardware import disk
@@ -304,6 +304,6 @@ def hash_files(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, str]]
     """(bytes, SHA-256) of small files beside the weights. Raises OSError."""
     found = {}
     for name in names:
-        data = (folder / name).read_bytes()
+        data = regular.read_file(folder / name)
         found[name] = (len(data), hashlib.sha256(data).hexdigest())
     return found

@@ -14,6 +14,7 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
+from colibri import regular
 from colibri.models import packed
 from colibri.models.container import ModelFiles
 
@@ -29,11 +30,11 @@ def content_id(files: ModelFiles) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name in _TEXT_FILES:
         path = files.folder / name
-        data = path.read_bytes() if path.is_file() else b""
+        data = regular.read_file(path) if path.is_file() else b""
         digest.update(f"{name} {len(data)}\n".encode() + data)
     index = files.folder / packed.INDEX_NAME
     if files.kind == "packed" and index.is_file():
-        digest.update(index.read_bytes())
+        digest.update(regular.read_file(index))
     else:
         for path in sorted(files.paths, key=lambda item: item.name):
             _add_samples(digest, path)
@@ -43,7 +44,7 @@ def content_id(files: ModelFiles) -> str:
 def _add_samples(digest: hashlib.blake2b, path: Path) -> None:
     size = path.stat().st_size
     digest.update(f"{path.name} {size}\n".encode())
-    with path.open("rb") as stream:
+    with regular.open_file(path) as stream:
         digest.update(stream.read(_HEADER))
         for i in range(1, _SAMPLES + 1):
             stream.seek(max(0, size * i // _SAMPLES - _PAGE))

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
+from colibri import regular
 from colibri.errors import ModelError
 from colibri.families.values import ConfigReader, parse_object, show
 
@@ -77,7 +78,7 @@ def read(folder: Path) -> Manifest | None:
 
 def _own(path: Path) -> Manifest:
     try:
-        data = path.read_bytes()
+        data = regular.read_file(path)
     except OSError as error:
         raise ModelError(
             f"the file cannot be read: {error.strerror or error}.", where=str(path)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from colibri import regular
 from colibri.engine.protocol import MirrorReport
 from colibri.engine.table import MirrorCounters, MirrorState
 from colibri.errors import ModelError, UsageError
@@ -187,7 +188,7 @@ def difference(reference: Path, copy: Path) -> str:
         size, found = reference.stat().st_size, copy.stat().st_size
         if found != size:
             return f"it holds {found:,} bytes, {reference} holds {size:,}; copy it again"
-        with reference.open("rb") as ours, copy.open("rb") as theirs:
+        with regular.open_file(reference) as ours, regular.open_file(copy) as theirs:
             start = data_start(reference)
             if ours.read(start) != theirs.read(start):
                 return f"its header differs from that of {reference}; it is of another model"

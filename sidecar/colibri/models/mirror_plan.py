@@ -22,6 +22,7 @@ from typing import BinaryIO, Final
 
 import filelock
 
+from colibri import regular
 from colibri.errors import IntegrityError, ResourceError, UsageError
 from colibri.models import mirror
 from colibri.models.container import ModelFiles
@@ -225,7 +226,7 @@ def copy_shard(source: Path, folder: Path, progress: Progress | None = None) -> 
         return target
     size = source.stat().st_size
     try:
-        with source.open("rb") as read, part.open("a+b") as write:
+        with regular.open_file(source) as read, part.open("a+b") as write:
             done = _resume(read, write, size)
             read.seek(done)
             write.seek(done)

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import filelock
 
+from colibri import regular
 from colibri.errors import IntegrityError, ResourceError, UsageError
 from colibri.families.values import parse_object
 from colibri.models import packed
@@ -117,7 +118,7 @@ def add(
     staging = _beside(out, f".{addition.label}.partial")
     with _locked(_beside(out, LOCK_NAME)):
         path = out / packed.INDEX_NAME
-        index = parse_object(path.read_bytes(), str(path))
+        index = parse_object(regular.read_file(path), str(path))
         if _is_added(index, staging):
             _clean_up(out, staging, index, addition.label)
             return
@@ -170,7 +171,7 @@ def _is_added(index: Mapping[str, Any], staging: Path) -> bool:
     path = staging / packed.INDEX_NAME
     if not path.exists():
         return False
-    staged = parse_object(path.read_bytes(), str(path))
+    staged = parse_object(regular.read_file(path), str(path))
     names = {entry["name"] for entry in index["files"]}
     return all(entry["name"] in names for entry in staged["files"]) and all(
         index[key].get(name, {}).get("hash") == entry["hash"]
@@ -257,7 +258,7 @@ def _finish_publishing(job: Job, out: Path, old: Path) -> bool:
     path = out / packed.STATE_NAME
     if not path.exists():
         return False
-    state = parse_object(path.read_bytes(), str(path))
+    state = parse_object(regular.read_file(path), str(path))
     path.unlink()
     return bool(state.get("fingerprint") == _as_json(job.fingerprint))
 
@@ -297,7 +298,7 @@ def _load_state(partial: Path, job: Job) -> dict[str, Any]:
                 hint="Move them away, or choose another target.",
             )
         return {"fingerprint": fingerprint, "shards": {}}
-    state = parse_object(path.read_bytes(), str(path))
+    state = parse_object(regular.read_file(path), str(path))
     if state.get("fingerprint") != fingerprint or not isinstance(state.get("shards"), dict):
         raise UsageError(
             "an interrupted conversion with another source or other parameters lies there.",

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from colibri import regular
 from colibri.engine.table import Format, Layout, Tensor
 from colibri.errors import ModelError
 from colibri.families.base import MAX_COLS, MAX_ROWS
@@ -80,7 +81,7 @@ def read_index(folder: Path, mirrors: Sequence[Path] = ()) -> Index:
     path = folder / INDEX_NAME
     where = str(path)
     try:
-        data = path.read_bytes()
+        data = regular.read_file(path)
     except OSError as error:
         raise ModelError(
             f"the file cannot be read: {error.strerror or error}.",
@@ -313,7 +314,7 @@ def differing(
 def hash_span(path: Path, offset: int, size: int) -> str:
     """Hash of a range of a file, read in bounded pieces; ModelError when the file ends early."""
     digest = new_hash()
-    with path.open("rb") as stream:
+    with regular.open_file(path) as stream:
         stream.seek(offset)
         left = size
         while left:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from colibri import regular
 from colibri.errors import ModelError
 from colibri.families.values import parse_object, show
 from colibri.findings import device_hint
@@ -60,7 +61,7 @@ def read_header(path: Path, file: int = 0) -> tuple[list[Entry], dict[str, str]]
     """
     where = str(path)
     try:
-        with path.open("rb") as stream:
+        with regular.open_file(path) as stream:
             size = path.stat().st_size
             start = stream.read(_LENGTH_BYTES)
             if len(start) < _LENGTH_BYTES:
@@ -195,7 +196,7 @@ def read_folder(folder: Path) -> ShardSet:
 
 def data_start(path: Path) -> int:
     """Bytes of the header, its length included. ModelError when there is no sane one."""
-    with path.open("rb") as stream:
+    with regular.open_file(path) as stream:
         start = stream.read(_LENGTH_BYTES)
     length = struct.unpack("<Q", start)[0] if len(start) == _LENGTH_BYTES else MAX_HEADER_BYTES + 1
     if length > MAX_HEADER_BYTES:

@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from colibri import paths
+from colibri import paths, regular
 from colibri.engine.experts import Counts
 from colibri.errors import ModelError
 
@@ -141,7 +141,7 @@ def load(model: Path, where: Path, shape: ModelShape, *, only_look: bool = False
         try:
             if path.stat().st_size > _MOST_BYTES:
                 raise ModelError("the file is too large.", where=str(path))
-            return parse(path.read_text(encoding="ascii"), shape)
+            return parse(regular.read_file(path).decode("ascii"), shape)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ValueError, ModelError) as error:

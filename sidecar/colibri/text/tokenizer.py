@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from colibri import regular
 from colibri.errors import ModelError
 from colibri.families.values import parse_object
 
@@ -219,7 +220,7 @@ def _cut(text: str, begin: int, end: int) -> int:
 def load(path: Path) -> Tokenizer:
     """The tokenizer of a tokenizer.json; ModelError naming the file when it is broken."""
     try:
-        data = path.read_bytes()
+        data = regular.read_file(path)
     except OSError as error:
         raise ModelError(
             f"the tokenizer cannot be read: {error.strerror or error}.",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from colibri import paths
+from colibri import paths, regular
 from colibri.errors import ModelError, NotFoundError, RequestError, ResourceError
 from colibri.models.atlas.topics import MOST_TOPICS, is_name
 
@@ -301,7 +301,7 @@ class AtlasFile:
         raise AtlasMissingError("No atlas of this model has been measured yet.", commands)
 
     def _read(self, path: Path) -> tuple[Columns, str]:
-        with path.open("rb") as stream:
+        with regular.open_file(path) as stream:
             stat = os.fstat(stream.fileno())
             seen = (str(path), stat.st_mtime_ns, stat.st_size)
             if seen != self._seen or self._columns is None:

@@ -28,6 +28,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from colibri import regular
 from colibri.errors import ModelError, ResourceError, UsageError
 from colibri.models.atlas.measure import Counts, Measured
 from colibri.models.atlas.topics import MOST_TOPICS, Prompt, is_name
@@ -93,7 +94,7 @@ def load(path: Path) -> Measurement:
 def _read(path: Path) -> tuple[Measurement | None, int]:
     """The content, None while there is none, and the bytes of the lines that are whole."""
     try:
-        data = path.read_bytes()
+        data = regular.read_file(path)
     except OSError as error:
         raise UsageError(
             f"the measurement cannot be read: {error.strerror or error}.",
