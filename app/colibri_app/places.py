@@ -36,7 +36,7 @@ def window() -> Path:
 
 
 def choices() -> Path:
-    """What was chosen in the window: the model, and whether the page is dark."""
+    """What was chosen in the window: the model (opened or loaded last), and whether it is dark."""
     return folder() / "choices.json"
 
 

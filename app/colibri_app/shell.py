@@ -44,6 +44,8 @@ _LOG_FILES: Final = 3
 _CLOSE_SECONDS: Final = 1.5
 # And this long at least after the sidecar has ended.
 _SAVE_SECONDS: Final = 0.7
+# Between looks at a model that is being loaded.
+_TASK_SECONDS: Final = 0.5
 # pywebview's names for the texts of its dialogs, and ours.
 _DIALOGS: Final = {
     "global.saveFile": "save_file",
@@ -348,6 +350,8 @@ class App:
             actions[said.name]()
         elif said.name == "theme":
             self._choose("dark", said.args.get("dark") is True)
+        elif said.name == "loading":
+            self._keep_loaded(said.args.get("task"))
         elif said.name == "token":
             handshake = self._supervisor.state.handshake
             self._answer(said, handshake.token if handshake else None)
@@ -420,6 +424,27 @@ class App:
         if "--model" in self._given:
             arguments[arguments.index("--model") + 1] = str(folder)
         self._supervisor.restart(arguments)
+
+    def _keep_loaded(self, task: Any) -> None:
+        """Waits for a load that the page in the window has begun; then its model is the chosen one.
+
+        What other clients load chooses nothing, and a server that was there before the window has
+        a model of its own.
+        """
+        while not self._quitting.wait(_TASK_SECONDS):
+            handshake = self._supervisor.state.handshake
+            if not isinstance(task, str) or handshake is None or handshake.reused:
+                return
+            ended = sidecar.load_ended(handshake.url, handshake.token, task)
+            if ended is None:
+                continue
+            folder = sidecar.loaded_folder(handshake.url, handshake.token) if ended else None
+            if folder is not None:
+                self._choose("model", folder)
+                if "--model" not in self._given:
+                    # A server that ends unexpectedly comes back with it, too.
+                    self._supervisor.arguments = self._arguments()
+            return
 
     def _choose(self, name: str, value: Any) -> None:
         self._choices[name] = value

@@ -43,6 +43,30 @@ def version_of(url: str) -> str | None:
     return version if isinstance(version, str) else None
 
 
+def load_ended(url: str, token: str | None, task: str) -> bool | None:
+    """Whether a load is done (True) or was of no avail (False); None while that is not told."""
+    found = ask(f"{url}/api/tasks", token)
+    if found is None:
+        return None
+    tasks = found.get("tasks") if isinstance(found, dict) else None
+    for item in tasks if isinstance(tasks, list) else ():
+        if isinstance(item, dict) and (item.get("id"), item.get("kind")) == (task, "load"):
+            return None if item.get("state") == "running" else item.get("state") == "done"
+    return False
+
+
+def loaded_folder(url: str, token: str | None) -> str | None:
+    """The folder of the model that is loaded."""
+    # With many models there are many files to look at.
+    found = ask(f"{url}/api/models", token, 10 * _SECONDS)
+    models = found.get("models") if isinstance(found, dict) else None
+    for item in models if isinstance(models, list) else ():
+        if isinstance(item, dict) and item.get("loaded") is True:
+            folder = item.get("folder")
+            return folder if isinstance(folder, str) else None
+    return None
+
+
 def answers_in_work(url: str, token: str | None) -> int:
     """How many requests run or wait; 0 where that is not told."""
     state = ask(f"{url}/api/state", token)

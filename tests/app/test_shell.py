@@ -55,6 +55,7 @@ class Sidecar:
     def __init__(self) -> None:
         self.state = State("running", HANDSHAKE)
         self.restarted: list[list[str] | None] = []
+        self.arguments: tuple[str, ...] = ()
 
     def restart(self, arguments: list[str] | None = None) -> None:
         self.restarted.append(arguments)
@@ -193,6 +194,76 @@ def test_a_model_chosen_in_the_window_is_served_now_and_next_time(
     window.folder = tmp_path
     given._on_said(Said(0, "open_model", {}))
     assert sidecar.restarted == [["--model", str(tmp_path)]]
+
+
+def answer_as(monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]) -> list[str]:
+    """The server answers these, one after the other; what was asked is written down."""
+    asked: list[str] = []
+
+    def ask(url: str, token: str | None = None, _seconds: float = 0) -> Any:
+        assert token == HANDSHAKE.token
+        route = url.removeprefix(HANDSHAKE.url)
+        asked.append(route)
+        return answers[route].pop(0)
+
+    monkeypatch.setattr(shell.sidecar, "ask", ask)
+    monkeypatch.setattr(shell, "_TASK_SECONDS", 0)
+    return asked
+
+
+def load(state: str) -> dict[str, Any]:
+    other = {"id": "t0", "kind": "load", "state": "done"}
+    return {"tasks": [other, {"id": "t1", "kind": "load", "name": "b", "state": state}]}
+
+
+def test_a_model_loaded_by_the_page_is_served_next_time_too(
+    desk: tuple[App, Window, Sidecar], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    app, _, sidecar = desk
+    models = [{"folder": "/m/a", "loaded": False}, {"folder": str(tmp_path), "loaded": True}]
+    answers = {
+        "/api/tasks": [load("running"), None, load("done")],
+        "/api/models": [{"models": models}],
+    }
+    asked = answer_as(monkeypatch, answers)
+    app._on_said(Said(0, "loading", {"task": "t1"}))
+    assert asked == ["/api/tasks"] * 3 + ["/api/models"]
+    assert json.loads(places.choices().read_text())["model"] == str(tmp_path)
+    # A server that ends unexpectedly comes back with it; nothing is restarted for it.
+    assert sidecar.arguments == ("--model", str(tmp_path))
+    assert sidecar.restarted == []
+    again, _, _ = make_app(monkeypatch)
+    assert again._arguments() == ("--model", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("task", "tasks"),
+    [
+        ("t1", load("failed")),
+        ("t1", load("cancelled")),
+        ("t9", load("done")),
+        ("t1", {"tasks": [{"id": "t1", "kind": "verify", "state": "done"}, 5]}),
+        ("t1", []),
+        (None, load("done")),
+    ],
+)
+def test_what_was_not_loaded_by_the_page_chooses_nothing(
+    desk: tuple[App, Window, Sidecar], monkeypatch: pytest.MonkeyPatch, task: Any, tasks: Any
+) -> None:
+    app, _, _ = desk
+    answer_as(monkeypatch, {"/api/tasks": [tasks]})
+    app._on_said(Said(0, "loading", {"task": task}))
+    assert not places.choices().exists()
+
+
+def test_a_load_in_a_server_that_was_there_before_the_window_chooses_nothing(
+    desk: tuple[App, Window, Sidecar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _, sidecar = desk
+    sidecar.state = State("running", Handshake("http://127.0.0.1:8000", 8000, 1, None, "1", "i"))
+    assert answer_as(monkeypatch, {}) == []
+    app._on_said(Said(0, "loading", {"task": "t1"}))
+    assert not places.choices().exists()
 
 
 @pytest.mark.parametrize("name", ["glm", "a" * 300])

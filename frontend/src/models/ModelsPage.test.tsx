@@ -4,6 +4,7 @@ import userEvent from "@testing-library/user-event";
 import { Tooltip } from "radix-ui";
 import { MemoryRouter } from "react-router";
 import { beforeEach, expect, test, vi } from "vitest";
+import { startShell } from "@/desktop/shell";
 import { tasksChanged } from "@/state/installed";
 import { queryClient } from "@/state/queries";
 import { useSession } from "@/state/session";
@@ -124,6 +125,25 @@ test("loading shows how far it is, and can be cancelled", async () => {
   expect(within(big).getByRole("progressbar", { name: "Loading" })).toBeVisible();
   await press("Cancel", big);
   expect(asked[1]?.[0]).toBe("DELETE /api/tasks/t1");
+});
+
+test("the app's window is told of a load that was begun here, and of no other", async () => {
+  sessionStorage.setItem("colibri.shell", "1");
+  startShell();
+  const said = () => window.colibriShell?.take();
+  try {
+    const big = await card("big");
+    answers["POST /api/models/big/load"] = refusal("task_running");
+    await press("Load", big);
+    await waitFor(() => expect(asked).toHaveLength(1));
+    expect(said()).toEqual([]);
+    answers["POST /api/models/big/load"] = [202, { task: { ...task, id: "t9" } }];
+    await press("Load", big);
+    await waitFor(() => expect(said()).toEqual([{ id: 0, name: "loading", args: { task: "t9" } }]));
+  } finally {
+    delete window.colibriShell;
+    sessionStorage.clear();
+  }
 });
 
 test("what is not known has no number: the bar moves, and the time goes on", async () => {

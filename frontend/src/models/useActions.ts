@@ -1,15 +1,8 @@
 /** What the buttons of the page Models do, and what is asked when the server refuses. */
 import { useMemo } from "react";
 import { HttpError } from "@/api/http";
-import {
-  cancelTask,
-  type LoadWishes,
-  loadModel,
-  unloadModel,
-  verifyModel,
-  type When,
-} from "@/api/installed";
-import { modelsChanged, tasksChanged } from "@/state/installed";
+import { cancelTask, type LoadWishes, unloadModel, verifyModel, type When } from "@/api/installed";
+import { beginLoad, modelsChanged, tasksChanged } from "@/state/installed";
 import { notify } from "@/state/ui";
 import type { LoadQuestion } from "./LoadDialog";
 
@@ -40,7 +33,7 @@ export function useActions(ask: (question: LoadQuestion) => void): Actions {
         let message = "";
         return attempt(
           () =>
-            loadModel(name, wishes).catch((error: unknown) => {
+            beginLoad(name, wishes).catch((error: unknown) => {
               message = error instanceof Error ? error.message : "";
               throw error;
             }),

@@ -7,10 +7,13 @@ import {
   fitOf,
   type Installed,
   type InstalledModel,
+  type LoadWishes,
   listInstalled,
   listTasks,
+  loadModel,
   type Task,
 } from "@/api/installed";
+import { say } from "@/desktop/shell";
 import { keys, queryClient } from "./queries";
 
 const BUSY_MS = 500;
@@ -71,6 +74,12 @@ const NONE: Task[] = [];
 
 export function tasksChanged(): void {
   void queryClient.invalidateQueries({ queryKey: keys.tasks });
+}
+
+/** Begins to load a model. In the app's window it is then the one that the app starts with. */
+export async function beginLoad(name: string, wishes: LoadWishes): Promise<void> {
+  const { task } = await loadModel(name, wishes);
+  say("loading", { task: task.id });
 }
 
 /** Something was loaded, unloaded or deleted. */

@@ -3,10 +3,17 @@ import { clsx } from "clsx";
 import { CircleCheck } from "lucide-react";
 import { useState } from "react";
 import { useTranslation } from "react-i18next";
-import { type InstalledModel, loadModel } from "@/api/installed";
+import type { InstalledModel } from "@/api/installed";
 import { inOrder } from "@/core/fit";
 import { bytes, rate } from "@/core/format";
-import { modelsChanged, tasksChanged, useFit, useInstalled, useTasks } from "@/state/installed";
+import {
+  beginLoad,
+  modelsChanged,
+  tasksChanged,
+  useFit,
+  useInstalled,
+  useTasks,
+} from "@/state/installed";
 import { Button } from "@/ui/Button";
 import { VerdictMark } from "@/ui/VerdictMark";
 
@@ -31,7 +38,7 @@ export function Choice() {
   }
   const choose = (name: string) => {
     setProblem("");
-    loadModel(name, {})
+    beginLoad(name, {})
       .catch((refusal: unknown) =>
         setProblem(refusal instanceof Error ? refusal.message : String(refusal)),
       )
