@@ -18,7 +18,7 @@ const END = 24;
 
 export function LogView() {
   const { t } = useTranslation();
-  const { entries, problem } = useLog();
+  const { entries, read, problem } = useLog();
   const [level, setLevel] = useState<Level>("info");
   const [words, setWords] = useState("");
   const [follow, setFollow] = useState(true);
@@ -83,11 +83,12 @@ export function LogView() {
         }}
         className="code h-80 overflow-auto rounded-md border border-line bg-surface-1 p-2"
       >
-        {found.length === 0 ? (
+        {read && found.length === 0 && (
           <p className="p-2 text-text-2">{t(words ? "server.noLines" : "server.emptyLog")}</p>
-        ) : (
-          found.slice(-SHOWN).map((entry) => <Line key={entry.seq} entry={entry} />)
         )}
+        {found.slice(-SHOWN).map((entry) => (
+          <Line key={entry.seq} entry={entry} />
+        ))}
       </div>
     </Part>
   );

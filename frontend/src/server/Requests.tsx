@@ -11,16 +11,18 @@ import { RequestSheet } from "./RequestSheet";
 
 export function Requests() {
   const { t } = useTranslation();
-  const { data } = useRequests();
+  const { data, error } = useRequests();
   const [shown, setShown] = useState<string | null>(null);
   const requests = data?.requests ?? [];
   return (
     <Part title={t("server.requests")} text={t("server.requestsText")}>
-      {requests.length === 0 ? (
+      {error && !data && <p className="text-warn text-xs">{error.message}</p>}
+      {data && requests.length === 0 && (
         <p className="rounded-md border border-line border-dashed p-6 text-center text-text-2">
           {t("server.noRequests")}
         </p>
-      ) : (
+      )}
+      {requests.length > 0 && (
         <div className="max-h-96 overflow-y-auto rounded-md border border-line bg-surface-1">
           <table className="figures w-full text-left text-xs">
             <caption className="sr-only">{t("server.requests")}</caption>

@@ -22,12 +22,17 @@ export function useRequests() {
   });
 }
 
-/** The log's last lines, as they come; `problem` is what kept the last look from succeeding. */
-export function useLog(): { entries: LogEntry[]; problem: string | null } {
-  const [log, setLog] = useState<{ entries: LogEntry[]; problem: string | null }>({
-    entries: [],
-    problem: null,
-  });
+interface Log {
+  entries: LogEntry[];
+  /** Whether the server has ever answered: before, no lines do not mean that there are none. */
+  read: boolean;
+  /** What kept the last look from succeeding. */
+  problem: string | null;
+}
+
+/** The log's last lines, as they come. */
+export function useLog(): Log {
+  const [log, setLog] = useState<Log>({ entries: [], read: false, problem: null });
   useEffect(() => {
     const ended = new AbortController();
     let after = 0;
@@ -43,10 +48,15 @@ export function useLog(): { entries: LogEntry[]; problem: string | null } {
           if (entries.length > 0 || restarted)
             setLog((before) => ({
               entries: [...(restarted ? [] : before.entries), ...entries].slice(-LOG_KEPT),
+              read: true,
               problem: null,
             }));
           else
-            setLog((before) => (before.problem === null ? before : { ...before, problem: null }));
+            setLog((before) =>
+              before.read && before.problem === null
+                ? before
+                : { ...before, read: true, problem: null },
+            );
         }
       } catch (error) {
         if (ended.signal.aborted) return;
