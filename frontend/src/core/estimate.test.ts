@@ -26,7 +26,7 @@ test("the time of a turn is what is new by the rates", () => {
 test("rates blend, and nonsense changes nothing", () => {
   expect(blend(null, 10)).toBe(10);
   expect(blend(10, 20)).toBe(14);
-  for (const odd of [null, 0, -1, Number.NaN, Number.POSITIVE_INFINITY])
+  for (const odd of [null, 0, -1, 1e-300, 1e300, Number.NaN, Number.POSITIVE_INFINITY])
     expect(blend(10, odd)).toBe(10);
 });
 

@@ -36,7 +36,7 @@ export function learnCharacters(
   const tokens = promptTokens - MESSAGE_TOKENS * messages.length;
   const length = messages.reduce((sum, message) => sum + (message.content?.length ?? 0), 0);
   if (tokens < 50) return null;
-  return Math.min(8, Math.max(1, length / tokens));
+  return Math.min(MOST_CHARACTERS, Math.max(FEWEST_CHARACTERS, length / tokens));
 }
 
 export interface Rates {
@@ -70,10 +70,28 @@ export function estimateTurn(
   };
 }
 
+/** Tokens per second between one in a quarter of an hour and more than any computer has reached. */
+const SLOWEST = 0.001;
+const FASTEST = 1e6;
+const FEWEST_CHARACTERS = 1;
+const MOST_CHARACTERS = 8;
+
+/** A rate, or null where it is none: one absurd value would take dozens of turns to average out. */
+export const plausibleRate = (value: unknown): number | null => within(value, SLOWEST, FASTEST);
+
+export const plausibleCharacters = (value: unknown): number | null =>
+  within(value, FEWEST_CHARACTERS, MOST_CHARACTERS);
+
+/** NaN is within nothing. */
+function within(value: unknown, least: number, most: number): number | null {
+  return typeof value === "number" && value >= least && value <= most ? value : null;
+}
+
 /** A measured rate joins the earlier ones; recent turns count most. */
 export function blend(old: number | null, measured: number | null): number | null {
-  if (measured === null || !(measured > 0) || !Number.isFinite(measured)) return old;
-  return old === null ? measured : old * 0.6 + measured * 0.4;
+  const rate = plausibleRate(measured);
+  if (rate === null) return old;
+  return old === null ? rate : old * 0.6 + rate * 0.4;
 }
 
 /**

@@ -1,5 +1,6 @@
 /** What one person has chosen on this browser. Kept in storage under one name. */
 import { create } from "zustand";
+import { plausibleCharacters, plausibleRate } from "@/core/estimate";
 import type { Preset } from "@/core/types";
 import { readStored, writeStored } from "./storage";
 
@@ -53,7 +54,7 @@ const DEFAULTS: Prefs = {
 };
 
 /** Takes over what has the type of the default; anything else in the storage is ignored. */
-function load(): Prefs {
+export function loadPrefs(): Prefs {
   let stored: unknown;
   try {
     stored = JSON.parse(readStored(NAME) ?? "{}");
@@ -67,10 +68,26 @@ function load(): Prefs {
     if (usual === null) return value === null || typeof value === "string";
     return typeof value === typeof usual && Array.isArray(value) === Array.isArray(usual);
   });
-  return { ...DEFAULTS, ...Object.fromEntries(known) };
+  const prefs: Prefs = { ...DEFAULTS, ...Object.fromEntries(known) };
+  return { ...prefs, learnt: plausible(prefs.learnt) };
 }
 
-export const usePrefs = create<Prefs>()(() => load());
+/** Estimates are made of these, and of what joins them later: nothing that cannot be may stay. */
+function plausible(learnt: Record<string, unknown>): Record<string, Learnt> {
+  return Object.fromEntries(
+    Object.entries(learnt).map(([name, value]) => {
+      const { prefill, decode, characters } = Object(value) as Record<keyof Learnt, unknown>;
+      const kept: Learnt = {
+        prefill: plausibleRate(prefill),
+        decode: plausibleRate(decode),
+        characters: plausibleCharacters(characters),
+      };
+      return [name, kept];
+    }),
+  );
+}
+
+export const usePrefs = create<Prefs>()(() => loadPrefs());
 
 usePrefs.subscribe((prefs) => writeStored(NAME, JSON.stringify(prefs)));
 
