@@ -70,8 +70,8 @@ def wordnet(folder: Path) -> Path:
 def shipped(data: Path, weights: Path) -> Path:
     """The weights of the shipped model to go on from; the data gets its tokenizer."""
     _say(f"there is no run to go on from: taking {SHIPPED}")
-    _run(sys.executable, "-m", "starter.unpack", SHIPPED, weights)
     shutil.copyfile(SHIPPED / "tokenizer.json", data / "tokenizer.json")
+    _run(sys.executable, "-m", "starter.unpack", SHIPPED, data / "tokenizer.json", weights)
     return weights
 
 

@@ -384,7 +384,8 @@ class Maker:
         if right is None:
             return []
         rng = self._rng
-        asked = right if rng.random() < 0.5 else TOPIC_NAMES[rng.choice(self._topics)]
+        # Mostly something else is asked: where half were right, the answer was copied from there.
+        asked = right if rng.random() < 0.25 else TOPIC_NAMES[rng.choice(self._topics)]
         user = ask(self._vary(MEMBER.trained), self._cased(entry.word), asked)
         return [Turn("member", user, membership(right, asked), entry.rank)]
 
@@ -419,7 +420,9 @@ class Maker:
             user = example if rng.random() < 0.5 else sentence(example)
         if rng.random() < 0.1:
             user = user[0].lower() + user[1:].rstrip("?.")
-        return self.fact(entry) if plain(user) in self._taken else [Turn("honest", user, HONEST)]
+        if plain(user) in self._taken or plain(user) in self._held:
+            return self.fact(entry)
+        return [Turn("honest", user, HONEST)]
 
     def fact(self, _entry: Entry) -> list[Turn]:
         fact = self._rng.choice(self._facts)
@@ -553,6 +556,7 @@ def held_back(facts: Sequence[Fact]) -> frozenset[str]:
     """Everything, in `plain` form, that training must never ask: what is measured with."""
     texts = [text for fact in facts for text in fact.held]
     texts += [text for text, _ in GREETINGS_HELD]
+    texts += freetext.HELD
     texts += [text for wordings in _WORDINGS for text in wordings.held]
     return frozenset(plain(text) for text in texts)
 
@@ -591,16 +595,16 @@ def _cumulative(
 _MIX: Final = _cumulative(
     (
         (0.12, "", Maker.refusal),
-        (0.06, "", Maker.honest),
-        (0.12, "", Maker.fact),
+        (0.07, "", Maker.honest),
+        (0.14, "", Maker.fact),
         (0.03, "", Maker.greet),
         (0.01, "", Maker.say),
         (0.08, "kind", _side("kind")),
-        (0.09, "kind", _side("topic")),
-        (0.08, "kind", Maker.member),
+        (0.08, "kind", _side("topic")),
+        (0.09, "kind", Maker.member),
         (0.1, "synonym", _side("synonym")),
         (0.03, "opposite", _side("opposite")),
-        (0.07, "example", _side("example")),
+        (0.06, "example", _side("example")),
         (0.04, "", Maker.lacking),
     )
 )

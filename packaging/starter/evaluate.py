@@ -268,7 +268,7 @@ def run(data: Data, url: str, every: int) -> tuple[dict[str, float | None], Meas
     shy = (Question(q.messages, says(phrasings.REFUSAL)) for q in canonical(known[:: 5 * every]))
     figures["known but refused"] = measure.share("known but refused", shy)
     figures["honest"] = measure.share(
-        "honest", (asked(freetext.HELD.make(rng), phrasings.HONEST) for _ in range(300 // fewer))
+        "honest", (asked(text, phrasings.HONEST) for text in freetext.HELD[::fewer])
     )
     for task, questions in side_tasks(sample, rng).items():
         figures[task] = measure.share(task, questions[: 300 // fewer])

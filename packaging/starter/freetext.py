@@ -1,7 +1,7 @@
 """Questions and requests that a pocket dictionary cannot serve, made of parts.
 
-For: the honest sentence, in training (patterns in freetext.txt, one a line) and, from parts that
-training never saw, in the evaluation.
+For: the honest sentence, in training (patterns in freetext.txt, one a line) and in the evaluation
+(freetext_held.txt).
 Pure: the same generator state gives the same text. Not for: anything the model can answer.
 """
 
@@ -232,37 +232,5 @@ WORDY: Final = (
     "{w} or {x}?",
 )
 
-HELD: Final = Parts(
-    (
-        "What is the largest city of {country}?",
-        "Compose a {piece} about {thing}.",
-        "Please translate this into {tongue}.",
-        "Calculate {number} times {number2}.",
-        "Why did {person} become famous?",
-        "Write {language} code that {task}.",
-        "How is the weather today in {town}?",
-        "Do you like {thing}?",
-        "What is the best way to {deed}?",
-        "Tell me something about {person}.",
-        "How do I cook {thing}?",
-        "Who invented {thing}?",
-        "I had a bad day.",
-        "My computer is broken, can you fix it?",
-        "What will the stock market do in {year}?",
-        "Can you book a table in {town}?",
-    ),
-    {
-        "country": ("Belgium", "Denmark", "Vietnam", "Ghana", "Bolivia", "Scotland"),
-        "town": ("Prague", "Lisbon", "Chicago", "Munich", "Bergen"),
-        "piece": ("limerick", "ballad", "short story", "love letter", "sonnet"),
-        "thing": ("pancakes", "the telephone", "jazz", "rain", "the wheel", "spaghetti", "Mondays"),
-        "tongue": ("Swedish", "Greek", "Korean", "Turkish"),
-        "number": ("14", "37", "82", "256"),
-        "number2": ("19", "33", "61"),
-        "person": ("Galileo", "Bach", "Rembrandt", "Alan Turing", "Plato"),
-        "language": ("Ruby", "Haskell", "Perl"),
-        "task": ("draws a circle", "reverses a string"),
-        "deed": ("find a job", "learn to swim"),
-        "year": ("2030", "1871"),
-    },
-)
+# Each is asked once; no wording of it is trained on.
+HELD: Final = tuple(Path(__file__).with_name("freetext_held.txt").read_text("utf-8").splitlines())

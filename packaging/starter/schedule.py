@@ -67,8 +67,8 @@ class Shape:
 
 
 _SHORT: Final[tuple[tuple[Kind, float], ...]] = (
-    ("plain", 0.7),
-    ("thinking", 0.08),
+    ("plain", 0.68),
+    ("thinking", 0.1),
     ("notes", 0.14),
     ("drill", 0.08),
 )
