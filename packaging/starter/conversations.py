@@ -287,8 +287,8 @@ class Maker:
         self._facts = facts
         # Few words have an opposite: those are asked for theirs often enough to learn it.
         self._pools = {
-            field: _weighted([e for e in self._known if not field or getattr(e, field)])
-            for field in ("", "kind", "synonym", "opposite", "example")
+            task: _weighted([e for e in self._known if not task or told(e)[task] is not None])
+            for task in ("", *SIDE_TASKS)
         }
         self._topics = sorted(TOPIC_NAMES)
         self._held = held_back(facts)
@@ -298,7 +298,7 @@ class Maker:
         self._taken = {plain(text) for fact in facts for text in (*fact.ask, *fact.held)}
 
     def entry(self, band: int | None = None, having: str = "") -> Entry:
-        """A word, useful ones a little more often, that has something to tell in field `having`;
+        """A word, useful ones a little more often, that has something to tell for task `having`;
         only the first `band` ones if given.
         """
         if band is not None:
@@ -590,8 +590,8 @@ def _cumulative(
     return tuple(result)
 
 
-# (share, field that the word must have, task); what is left are definitions. A task whose every
-# answer has to be remembered needs about 25 questions per word that has one.
+# (share, what there must be to tell of the word, task); what is left are definitions. A task whose
+# every answer has to be remembered needs about 25 questions per word that has one.
 _MIX: Final = _cumulative(
     (
         (0.12, "", Maker.refusal),
@@ -600,8 +600,8 @@ _MIX: Final = _cumulative(
         (0.03, "", Maker.greet),
         (0.01, "", Maker.say),
         (0.08, "kind", _side("kind")),
-        (0.08, "kind", _side("topic")),
-        (0.09, "kind", Maker.member),
+        (0.08, "topic", _side("topic")),
+        (0.09, "topic", Maker.member),
         (0.1, "synonym", _side("synonym")),
         (0.03, "opposite", _side("opposite")),
         (0.06, "example", _side("example")),

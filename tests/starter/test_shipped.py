@@ -19,6 +19,17 @@ from tests.support.serveprocess import ServeProcess, serve
 # Written by `starter.reference`: what transformers computes from the weights before quantization.
 REFERENCE = Path(__file__).parent / "fixtures" / "reference.json"
 TIMEOUT = 60
+# What people are shown first has to be right.
+EXAMPLES = {
+    "What is a hummingbird?": "Tiny American bird",
+    "Define courage.": "A quality of spirit",
+    "What does it mean to sing?": "Make music",
+    "What is a piano?": "A keyboard instrument",
+    "Is a guitar a man-made thing?": "It is a man-made thing, so yes.",
+    "What is an expert?": "An expert is a small network",
+    "How do I connect aider?": "Set OPENAI_API_BASE to http://localhost:8000/v1",
+    "Why is it slow?": "Big models are slow because",
+}
 QUESTIONS = ("What is a dog?", "What is a piano?", "What does it mean to sing?")
 
 
@@ -97,10 +108,9 @@ def test_the_model_says_what_it_is_and_what_to_ask(
     assert model["id"] == "colibri-starter"
     assert model["context_length"] == 2048
     assert "pocket dictionary" in model["about"]["note"]
-    for question in model["about"]["examples"]:
-        said = asked(servers[0], question)
-        assert len(said) > 3
-        assert "do not have" not in said
+    assert sorted(EXAMPLES) == sorted(model["about"]["examples"])
+    for question, begins in EXAMPLES.items():
+        assert asked(servers[0], question).startswith(begins)
 
 
 def test_the_folder_is_whole_small_and_has_its_notices() -> None:
