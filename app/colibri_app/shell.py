@@ -22,6 +22,7 @@ import threading
 import time
 import webbrowser
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -329,9 +330,18 @@ class App:
             return
         self._quitting.set()
         self._may_close = True
-        threading.Thread(target=self._window.close, daemon=True).start()
-        ended = time.monotonic() + _CLOSE_SECONDS
+        closing: Future[float] = Future()
+
+        def close() -> None:
+            try:
+                self._window.settle()
+            finally:
+                closing.set_result(time.monotonic())
+                self._window.close()
+
+        threading.Thread(target=close, daemon=True).start()
         self._supervisor.stop()
+        ended = closing.result() + _CLOSE_SECONDS
         if not self._finished.wait(max(_SAVE_SECONDS, ended - time.monotonic())):
             # A dialog holds the toolkit's loop, and with it the main thread.
             log.warning("the window does not close by itself")
