@@ -199,7 +199,8 @@ test("two fingers enlarge the brain, and a tap takes the cell that is under it t
       const { scale, offsetLeft, offsetTop } = visualViewport as VisualViewport;
       return [scale, offsetLeft, offsetTop];
     });
-  // Until it stands still.
+  // Until it has begun, and stands still.
+  await expect.poll(async () => (await seen())[0]).toBeGreaterThan(1);
   let last: number[] = [];
   for (let now = await seen(); `${now}` !== `${last}`; now = await seen()) {
     last = now;
