@@ -22,7 +22,6 @@ import threading
 import time
 import webbrowser
 from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -330,18 +329,9 @@ class App:
             return
         self._quitting.set()
         self._may_close = True
-        closing: Future[float] = Future()
-
-        def close() -> None:
-            try:
-                self._window.settle()
-            finally:
-                closing.set_result(time.monotonic())
-                self._window.close()
-
-        threading.Thread(target=close, daemon=True).start()
+        threading.Thread(target=self._window.close, daemon=True).start()
+        ended = time.monotonic() + _CLOSE_SECONDS
         self._supervisor.stop()
-        ended = closing.result() + _CLOSE_SECONDS
         if not self._finished.wait(max(_SAVE_SECONDS, ended - time.monotonic())):
             # A dialog holds the toolkit's loop, and with it the main thread.
             log.warning("the window does not close by itself")

@@ -33,8 +33,6 @@ from colibri_app.watchdog import Verdict, Watchdog
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.25
-# `settle` waits this long at most.
-_SETTLE_SECONDS: Final = 5.0
 LIGHT: Final = "#f6faf8"
 DARK: Final = "#101716"
 
@@ -308,34 +306,6 @@ class AppWindow:
         if not found:
             return None
         return Path(found if isinstance(found, str) else found[0])
-
-    def settle(self) -> None:
-        """Waits until what the page has stored has reached whoever writes it; some seconds at most.
-
-        WebKitGTK has a process for that, which on a busy machine may not have read the page's last
-        change yet, and forgets it when this process ends. There is no call to flush; but once it
-        answers a question about the storage, it has had its turn.
-        """
-        if self._gui != "gtk" or self._window is None or self._closed.is_set():
-            return
-        from gi.repository import GLib, WebKit2  # noqa: PLC0415
-        from webview.platforms.gtk import BrowserView  # noqa: PLC0415
-
-        answered = threading.Event()
-
-        def ask() -> bool:
-            views = [one.webview for one in BrowserView.instances.values()]
-            if not views:
-                answered.set()
-            for view in views:
-                view.get_website_data_manager().fetch(
-                    WebKit2.WebsiteDataTypes.LOCAL_STORAGE, None, lambda *_: answered.set()
-                )
-            return False
-
-        GLib.idle_add(ask)
-        if not answered.wait(_SETTLE_SECONDS):
-            log.warning("the page's last settings may not have been kept")
 
     def close(self) -> None:
         """Closes the window without any question; `run` returns then."""

@@ -30,9 +30,9 @@ PROGRAM = os.environ.get("COLIBRI_TEST_PROGRAM", "")
 ENGINE = "--engine-child" if PROGRAM else "colibri.engine.child"
 SECONDS = 120
 # Whatever has ended the app, this long afterwards nothing of it may be left.
-LEAVE_SECONDS = 10
+LEAVE_SECONDS = 5
 # What a stroke of a key does is seen within this, however busy the machine is.
-LOST_SECONDS = 40
+LOST_SECONDS = 20
 KEY = "secret"
 # The dashboard has about 1,500 colours, a page of the window itself 700, an empty window a few
 # dozen, for its menu.
@@ -48,14 +48,6 @@ def until(what: str, look: Callable[[], T | None], seconds: float = SECONDS) -> 
         assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
         time.sleep(0.05)
     return found
-
-
-def soon(look: Callable[[], T | None]) -> bool:
-    """Whether what a stroke or a click does is seen; if not, it must have been lost."""
-    with suppress(AssertionError):
-        until("it", look, LOST_SECONDS)
-        return True
-    return False
 
 
 @contextmanager
@@ -120,14 +112,6 @@ class App:
                     return process
         return None
 
-    def network(self) -> psutil.Process | None:
-        """WebKit's process that loads, and that writes what pages store."""
-        for process in self.all():
-            with suppress(psutil.Error):
-                if process.name().startswith("WebKitNetwork"):
-                    return process
-        return None
-
     def gone(self) -> float:
         """Waits until nothing of it is left, as long as that may take at most; says how long it was
         from the call on.
@@ -171,9 +155,7 @@ class App:
         """What the server answers; empty while it does not."""
         headers = {"x-api-key": KEY}
         try:
-            reply = httpx.get(
-                f"{self.url}{path}", headers=headers, timeout=SECONDS, trust_env=False
-            )
+            reply = httpx.get(f"{self.url}{path}", headers=headers, timeout=5, trust_env=False)
         except httpx.HTTPError:
             return {}
         return dict(reply.json()) if reply.status_code == 200 else {}
@@ -196,8 +178,7 @@ class App:
 
         def talk() -> None:
             body = {"prompt": "A story:", "max_tokens": 400, "stream": True}
-            headers = {"x-api-key": KEY}
-            with httpx.Client(headers=headers, timeout=SECONDS, trust_env=False) as client:
+            with httpx.Client(headers={"x-api-key": KEY}, timeout=60, trust_env=False) as client:
                 while not enough.is_set():
                     with (
                         suppress(httpx.HTTPError),
@@ -276,19 +257,18 @@ class App:
 
         def pressed() -> bool:
             self.keys(keys)
-            return soon(seen)
+            with suppress(AssertionError):
+                until(keys, seen, LOST_SECONDS)
+            return bool(seen())
 
         until(keys, pressed)
 
     def type(self, text: str) -> None:
         self.run("xdotool", "type", "--delay", "20", text)
 
-    def front(self, window: str = "") -> None:
-        """Gives a window (else the app's) the keyboard, and waits until it has it."""
-        shown = window or self.window()
-        self.run("wmctrl", "-i", "-a", shown)
-        active = ["xdotool", "getactivewindow"]
-        until("the keyboard", lambda: self.run(*active).strip() == str(int(shown, 16)))
+    def front(self) -> None:
+        """Gives the window the keyboard."""
+        self.run("wmctrl", "-i", "-a", self.window())
 
     def click(self, across: float, down: float) -> None:
         """Clicks into the window at these shares of its width and height."""
@@ -298,53 +278,37 @@ class App:
         to = ["--window", self.window(), str(x), str(y)]
         self.run("xdotool", "mousemove", *to, "click", "1")
 
-    def menu(self, menu: int, entry: int, seen: Callable[[], T | None]) -> None:
-        """Chooses an entry of the menu, until what it does is seen; both counted from 0, lines not
-        counted.
-        """
-
-        def chosen() -> bool:
-            self.front()
-            before = self.colours("root")
-            self.keys("F10")
-            if soon(lambda: self.colours("root") != before):
-                self.keys(*["Right"] * menu, *["Down"] * (entry + 1), "Return")
-                if soon(seen):
-                    return True
-            self.keys("Escape")
-            return False
-
-        until("what the menu does", chosen, 3 * SECONDS)
+    def menu(self, menu: int, entry: int) -> None:
+        """Chooses an entry of the menu; both counted from 0, lines not counted."""
+        self.front()
+        self.keys("F10", *["Right"] * menu, *["Down"] * (entry + 1), "Return")
 
     def find(self, words: str) -> None:
         """Goes to a page or a chat of the dashboard by its name."""
         self.front()
-        before = self.colours()
-        # What is typed before the palette is there would be lost. A second stroke closes nothing.
-        self.press("ctrl+k", lambda: self.colours() != before)
+        self.keys("ctrl+k")
         self.type(words)
         self.keys("Return")
 
-    def titled(self, title: str) -> str:
-        """The window with that in its title; empty while there is none."""
-        lines = [line for line in self.windows() if title in line]
-        return lines[0].split()[0] if lines else ""
+    def choose(self, title: str, path: Path) -> None:
+        """Types a path into the file dialog with that title, once it is there."""
 
-    def choose(self, menu: int, entry: int, title: str, path: Path) -> None:
-        """Types a path into the file dialog with that title, which an entry of the menu opens."""
-        self.menu(menu, entry, lambda: self.titled(title))
-        found = self.titled(title)
-        self.front(found)
+        def dialog() -> str:
+            lines = [line for line in self.windows() if title in line]
+            return lines[0].split()[0] if lines else ""
+
+        found = until(f"the dialog {title!r}", dialog)
+        self.run("wmctrl", "-i", "-a", found)
+        active = ["xdotool", "getactivewindow"]
+        until("the dialog's keyboard", lambda: self.run(*active).strip() == str(int(found, 16)))
         until("the dialog at rest", lambda: self.changes(1, 0.5, found) == [0])
         # The first stroke opens the field for a path; what came before it was there would be lost.
         before = self.colours(found)
         until("the field", lambda: self.keys("slash") or self.colours(found) != before)
-        # Each stroke that was not lost has left its sign there.
-        self.keys("ctrl+a")
-        self.type(str(path))
+        self.type(str(path)[1:])
         self.shot(f"dialog-{title.rsplit(maxsplit=1)[-1].lower()}")
         self.keys("Return")
-        until(f"the end of the dialog {title!r}", lambda: not self.titled(title))
+        until(f"the end of the dialog {title!r}", lambda: not dialog())
 
     def close(self) -> None:
         """As a person does with the button of the window manager."""

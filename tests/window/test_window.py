@@ -10,10 +10,8 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -25,11 +23,9 @@ from tests.window.desk import (
     LEAVE_SECONDS,
     OWN_PAGE,
     ROOT,
-    SECONDS,
     App,
     app,
     display,
-    soon,
     until,
 )
 
@@ -81,8 +77,6 @@ def story_streams(running: App) -> bool:
     def over() -> bool:
         return bool(running.state()["scheduler"]["completed"] > ended)
 
-    if not soon(lambda: running.state()["requests"] or over()):
-        return False
     until("an answer", lambda: running.generating() > 3 or over())
     # Words on the screen, not only tokens in the server.
     until("the answer's pixels", lambda: running.colours() > before + 200 or over())
@@ -93,10 +87,6 @@ def test_a_chat_in_the_window_from_start_to_close(
     screen: str, home: Path, say: Callable[[str], None]
 ) -> None:
     """With an API key that nobody types: the window logs in by itself."""
-
-    def ids() -> list[str]:
-        return [line.split()[0] for line in running.windows()]
-
     with app(screen, home, "--port", "0", COLI_API_KEY=KEY) as running:
         running.painted(OWN_PAGE)
         say(f"first paint: {time.monotonic() - running.began:.1f} s")
@@ -107,7 +97,7 @@ def test_a_chat_in_the_window_from_start_to_close(
 
         # A second start brings this one to the front.
         with app(screen, home) as second:
-            told, _ = second.process.communicate(timeout=SECONDS)
+            told, _ = second.process.communicate(timeout=60)
             assert second.process.returncode == 0
             assert "brought to the front" in told
             assert running.process.poll() is None
@@ -117,11 +107,9 @@ def test_a_chat_in_the_window_from_start_to_close(
         running.shot("streaming")
         # Somebody else's answer, lest ours be at its end before the window is closed.
         with running.talking():
-            before = ids()
             # The window manager's close asks while an answer is written; Return is OK.
             running.close()
-            question = until("the question", lambda: [one for one in ids() if one not in before])
-            running.front(question[0])
+            until("the question", lambda: len(running.windows()) > 1)
             running.shot("question")
             assert running.process.poll() is None
             running.keys("Tab", "Return")
@@ -137,22 +125,16 @@ def test_the_brain_flashes_while_tokens_stream_and_rests_afterwards(
     with app(screen, home, "--port", "0", "--model", str(STARTER)) as running:
         running.page_is_there()
         until("the model", running.ready)
+        running.find("Brain")
 
         def rests() -> bool:
             return running.changes(2, 1) == [0, 0]
 
-        def flashes() -> bool:
-            # What changes by itself must not pass for the palette.
-            until("a page at rest", rests)
-            running.find("Brain")
-            until("a page at rest", rests)
-            with running.talking():
-                # A cell has some 600 pixels; the small brain in a chat has 3,000 in all.
-                seen = soon(lambda: min(running.changes(3, 0.5)) > 5000)
-                running.shot("brain")
-            return seen
-
-        until("flashes", flashes, 3 * SECONDS)
+        until("a page at rest", rests)
+        with running.talking():
+            # A cell has some 600 pixels; the small brain in a chat has 3,000 in all.
+            until("flashes", lambda: min(running.changes(3, 0.5)) > 5000)
+            running.shot("brain")
         until("the brain at rest", rests)
         running.close()
         running.gone()
@@ -189,7 +171,7 @@ def test_files_and_links_go_through_the_system(screen: str, home: Path, tmp_path
         # For later: an answer that is a link wherever one clicks into it.
         words = "link " * 300
         answer = {"role": "assistant", "parts": [{"type": "text", "text": f"[{words}]({LINK})"}]}
-        with httpx.Client(base_url=running.url, timeout=SECONDS, trust_env=False) as client:
+        with httpx.Client(base_url=running.url, timeout=30, trust_env=False) as client:
             chat = client.post("/api/chats", json={"title": "Far away"}).json()["id"]
             put = client.put(f"/api/chats/{chat}/messages/m1", json={**answer, "active": True})
             assert put.status_code == 201, put.text
@@ -197,7 +179,8 @@ def test_files_and_links_go_through_the_system(screen: str, home: Path, tmp_path
         running.front()
         running.keys("ctrl+shift+o")
         # A file for a message, through the page's own dialog.
-        running.choose(0, 1, "Select Files", note)
+        running.menu(0, 1)
+        running.choose("Select Files", note)
         running.click(0.6, 0.9)
         running.type("What is it?")
         running.keys("Return")
@@ -215,8 +198,10 @@ def test_files_and_links_go_through_the_system(screen: str, home: Path, tmp_path
         assert opened()[0] == f"{LINK} libraries="
         assert running.log.count("the page is there: http") == 1
 
-        running.menu(0, 3, lambda: f"{running.url}/app/ libraries=" in opened())
-        running.menu(2, 1, lambda: [one for one in opened() if one.endswith("app.log libraries=")])
+        running.menu(0, 3)
+        until("the page's address", lambda: f"{running.url}/app/ libraries=" in opened())
+        running.menu(2, 1)
+        until("the log", lambda: [one for one in opened() if one.endswith("app.log libraries=")])
         running.close()
         running.gone()
 
@@ -247,10 +232,12 @@ def test_a_model_that_cannot_be_read_is_told_and_another_one_chosen(
         running.painted()
         assert "config.json" in until("what is wrong", trouble)
         running.shot("unreadable")
-        running.choose(0, 2, "Open folder", whole)
+        running.menu(0, 2)
+        running.choose("Open folder", whole)
         until("the other model", lambda: served() == ["other-model"])
         # R196: a thread waits for a dialog, and the app is ended all the same.
-        running.menu(0, 2, lambda: running.titled("Open folder"))
+        running.menu(0, 2)
+        until("a dialog", lambda: any("Open folder" in line for line in running.windows()))
         os.kill(running.process.pid, signal.SIGTERM)
         running.gone()
     assert json.loads(choices.read_text())["model"] == str(whole)
@@ -283,45 +270,6 @@ def test_the_page_keeps_its_settings_and_the_window_its_place(
     assert places[0] == places[1]
 
 
-def test_a_setting_is_kept_that_storage_has_not_read_yet_when_the_window_closes(
-    screen: str, home: Path, free_port: int
-) -> None:
-    """WebKit's network process writes the page's storage. Here it gets no time from before the
-    change until the window is being closed.
-    """
-    choices = home / "state" / "app" / "choices.json"
-
-    def says(dark: bool) -> bool:
-        return choices.exists() and json.loads(choices.read_text()).get("dark") is dark
-
-    for start in range(2):
-        choices.unlink(missing_ok=True)
-        with app(screen, home, "--port", str(free_port), "--no-model") as running:
-            running.page_is_there()
-            running.painted()
-            if start == 1:
-                until("what the page says", lambda: says(True) or says(False))
-                assert says(True)
-                break
-            network = until("the network process", running.network)
-            running.front()
-            until("a page at rest", lambda: running.changes(2, 0.5) == [0, 0])
-            network.suspend()
-            running.keys("ctrl+shift+y")
-            if not soon(lambda: says(True)):
-                # The page waits for an answer of that process: this time nothing can be late.
-                network.resume()
-                until("a dark page", lambda: says(True))
-            running.close()
-            # The app waits for that process; had it ended, what is late would be lost a second on.
-            with suppress(subprocess.TimeoutExpired):
-                running.process.wait(3)
-                time.sleep(1)
-            network.resume()
-            running.gone()
-            assert running.process.wait() == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_after_a_signal(
     screen: str, home: Path, number: signal.Signals, say: Callable[[str], None]
@@ -339,7 +287,7 @@ def test_nothing_is_left_after_a_signal(
                 running.shot("port-taken")
             body = {"prompt": "Once upon a time", "max_tokens": 4000, "stream": True}
             with httpx.stream(
-                "POST", f"{running.url}/v1/completions", json=body, timeout=SECONDS, trust_env=False
+                "POST", f"{running.url}/v1/completions", json=body, timeout=60, trust_env=False
             ) as answer:
                 next(answer.iter_lines())
                 os.kill(running.process.pid, number)
