@@ -251,14 +251,14 @@ def test_R157_an_unplugged_drive_is_found_by_the_quick_look_too(model: Path) -> 
 def test_R157_opening_a_model_on_a_failing_disk_says_what_not_to_do(
     name: str, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Path.open
+    real = os.open
 
-    def dying(self: Path, *arguments: Any, **named: Any) -> Any:
-        if self.name == name:
+    def dying(path: Any, *arguments: Any, **named: Any) -> int:
+        if Path(path).name == name:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return real(self, *arguments, **named)
+        return real(path, *arguments, **named)
 
-    monkeypatch.setattr(Path, "open", dying)
+    monkeypatch.setattr(os, "open", dying)
     with pytest.raises(ModelError) as refused:
         container.open_folder(model)
     assert name in str(refused.value.where)
